@@ -1,0 +1,101 @@
+"""Holdfast: one writer at a time, everywhere.
+
+Importing this package loads no driver, and asyncio only when ``AsyncLocks`` is asked for.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ._sync.blocks import Hold, HoldMany, TryHold
+from ._sync.held import Held
+from ._sync.locks import Locks
+from .deadline import Deadline
+from .engines.base import Capabilities, Engine, Holder
+from .engines.registry import register_engine
+from .errors import (
+    AdvisoryLockError,
+    BackendUnavailable,
+    ClientClosed,
+    InvalidKey,
+    InvalidOption,
+    LockError,
+    LockLost,
+    LockOrderWarning,
+    MissingExtra,
+    NotAcquired,
+    NotHeld,
+    Unsupported,
+    WouldDeadlock,
+)
+from .keys import Key, LockNamespace, lock_key_from_string
+
+if TYPE_CHECKING:
+    from ._async.blocks import AsyncHold, AsyncHoldMany, AsyncTryHold
+    from ._async.held import AsyncHeld
+    from ._async.locks import AsyncLocks
+
+__version__ = "0.1.0"
+
+__all__ = [
+    # clients
+    "Locks",
+    "AsyncLocks",
+    # what they give
+    "Held",
+    "AsyncHeld",
+    "Hold",
+    "AsyncHold",
+    "TryHold",
+    "AsyncTryHold",
+    "HoldMany",
+    "AsyncHoldMany",
+    "Holder",
+    # keys
+    "Key",
+    "LockNamespace",
+    "lock_key_from_string",
+    # errors
+    "LockError",
+    "AdvisoryLockError",
+    "NotAcquired",
+    "WouldDeadlock",
+    "LockLost",
+    "NotHeld",
+    "Unsupported",
+    "BackendUnavailable",
+    "ClientClosed",
+    "InvalidKey",
+    "InvalidOption",
+    "MissingExtra",
+    "LockOrderWarning",
+    # for engines of one's own
+    "Engine",
+    "Capabilities",
+    "Deadline",
+    "register_engine",
+    "__version__",
+]
+
+_ASYNC = {
+    "AsyncLocks": "locks",
+    "AsyncHeld": "held",
+    "AsyncHold": "blocks",
+    "AsyncTryHold": "blocks",
+    "AsyncHoldMany": "blocks",
+}
+
+
+def __getattr__(name: str) -> Any:
+    module = _ASYNC.get(name)
+    if module is None:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"holdfast._async.{module}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,134 @@
+"""The blocks that hold locks: what ``hold``, ``try_hold``, ``attach`` and ``hold_many`` return. Enter each once."""
+
+from __future__ import annotations
+
+from types import TracebackType
+
+from ..client import Client
+from ..deadline import Deadline
+from ..errors import LockError, NotHeld
+from ..flow import finish_async, run_async
+from ..ticket import Ticket
+from .body import Body, OnLost
+from .held import AsyncHeld
+
+
+class AsyncBlock:
+    """One block around one lock."""
+
+    __slots__ = ("_body", "_client", "_on_lost", "_secret", "_ticket")
+
+    def __init__(self, client: Client, ticket: Ticket, on_lost: OnLost | None, secret: str | None = None) -> None:
+        self._client = client
+        self._ticket = ticket
+        self._on_lost = on_lost
+        self._secret = secret
+        self._body: Body | None = None
+
+    async def enter(self, deadline: Deadline | None = None) -> AsyncHeld | None:
+        """Acquires; None when busy."""
+        client, ticket = self._client, self._ticket
+        if ticket.owner is not None:
+            raise LockError(
+                f"{ticket.key}: this block was entered before; call hold() again for another", key=ticket.key
+            )
+        try:
+            if self._secret is not None:
+                granted = await run_async(client.enter_attached(ticket, self._secret))
+            else:
+                granted = await run_async(client.enter(ticket, deadline))
+            if not granted:
+                return None
+            held = AsyncHeld(client, ticket)
+            self._body = Body(ticket, held, self._on_lost)
+            return held
+        except BaseException:
+            await finish_async(client.abandon(ticket))
+            raise
+
+    async def leave(self, error: BaseException | None) -> BaseException | None:
+        """Releases, unless that was done; returns what the block is to end with."""
+        if self._body is None:
+            return error
+        ending, ticket = self._body.end(error), self._ticket
+        try:
+            if ticket.held:
+                await finish_async(self._client.abandon(ticket))
+            elif ticket.lost:
+                await finish_async(self._client.drop_lost(ticket))
+        except NotHeld:
+            pass  # released elsewhere in this very moment, which is as good
+        except Exception as failure:
+            if ending is None:
+                return failure
+            ending.add_note(f"(and the release failed: {failure})")
+        return ending
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        ending = await self.leave(error)
+        if ending is not None and ending is not error:
+            raise ending
+
+
+class AsyncHold(AsyncBlock):
+    """Waits for the lock; raises ``NotAcquired`` when the deadline passes."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> AsyncHeld:
+        held = await self.enter()
+        if held is None:
+            raise self._client.not_acquired(self._ticket)
+        return held
+
+
+class AsyncTryHold(AsyncBlock):
+    """Tries once; the block runs with None when the lock is busy."""
+
+    __slots__ = ()
+
+    async def __aenter__(self) -> AsyncHeld | None:
+        return await self.enter()
+
+
+class AsyncHoldMany:
+    """Several locks, all or none, under one deadline."""
+
+    __slots__ = ("_blocks", "_client", "_entered", "_positions", "_tickets")
+
+    def __init__(self, client: Client, tickets: list[Ticket], positions: list[int], on_lost: OnLost | None) -> None:
+        self._client = client
+        self._tickets = tickets
+        self._positions = positions
+        self._blocks = [AsyncBlock(client, ticket, on_lost) for ticket in tickets]
+        self._entered: list[AsyncBlock] = []
+
+    async def __aenter__(self) -> list[AsyncHeld]:
+        """The handles in the order in which the keys were given; a key that was given twice has one handle."""
+        deadline = Deadline.after(self._tickets[0].wait)
+        handles: list[AsyncHeld] = []
+        try:
+            for block, ticket in zip(self._blocks, self._tickets, strict=True):
+                self._entered.append(block)
+                held = await block.enter(deadline)
+                if held is None:
+                    raise self._client.not_acquired(ticket)
+                handles.append(held)
+        except BaseException as error:
+            await self._leave(error)
+            raise
+        return [handles[position] for position in self._positions]
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        ending = await self._leave(error)
+        if ending is not None and ending is not error:
+            raise ending
+
+    async def _leave(self, error: BaseException | None) -> BaseException | None:
+        for block in reversed(self._entered):
+            error = await block.leave(error)
+        return error

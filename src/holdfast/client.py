@@ -1,0 +1,277 @@
+"""What ``Locks`` and ``AsyncLocks`` do, written once: as flows (see ``holdfast.flow``) that either of them drives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from threading import Lock
+from typing import Any, Final, Literal
+
+from . import fork, order
+from .deadline import Deadline, seconds
+from .engines.base import NOT_DETACHABLE, Engine, Holder
+from .errors import ClientClosed, InvalidOption, NotAcquired, NotHeld, WouldDeadlock
+from .flow import Flow, Wakeup
+from .keys import Key, canonical_order
+from .owner import current, holder_in_loop, running_loop
+from .ticket import State, Ticket
+from .token import Token
+
+DEFAULT_WAIT: Final = 15.0
+DEFAULT_TTL: Final = 30.0
+
+
+class Unset:
+    """The type of ``UNSET``, which stands for the client's own default: ``None`` means *without limit*."""
+
+    def __repr__(self) -> str:
+        return "UNSET"
+
+
+UNSET: Final = Unset()
+
+Busy = Literal["wait", "skip", "raise"]
+
+
+class Client:
+    """The state and the flows behind one ``Locks`` or ``AsyncLocks``."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        new_wakeup: Callable[[], Wakeup],
+        *,
+        blocks: bool,
+        space: str,
+        wait: float | None,
+        ttl: float | None,
+        order_check: str,
+    ) -> None:
+        self.engine = engine
+        self.closed = False
+        self._new_wakeup = new_wakeup
+        self._blocks = blocks
+        self._space = _checked_space(space)
+        self._wait = seconds("wait", wait)
+        self._ttl = self._checked_ttl(ttl, None)
+        self._order = order.order_check(order_check)
+        self._tickets: set[Ticket] = set()
+        self._mutex = Lock()
+        fork.in_child(self._start_afresh)
+
+    # What a call asks for
+
+    def key(self, parts: tuple[object, ...]) -> Key:
+        return Key.of(*parts, space=self._space)
+
+    def ticket(self, key: Key, wait: float | None | Unset, ttl: float | None | Unset, note: str | None) -> Ticket:
+        """A ticket for a call with these options. Every mistake in them comes out here, before anything is acquired."""
+        return Ticket(
+            key,
+            self.engine.server,
+            self.engine.wire(key),
+            self._new_wakeup,
+            wait=self._wait if isinstance(wait, Unset) else seconds("wait", wait),
+            ttl=self._ttl if isinstance(ttl, Unset) else self._checked_ttl(ttl, key),
+            note=_checked_note(note),
+        )
+
+    def tickets(
+        self, keys: Iterable[Any], wait: float | None | Unset, ttl: float | None | Unset, note: str | None
+    ) -> tuple[list[Ticket], list[int]]:
+        """A ticket for each different lock, in canonical order; and for each given key the number of its ticket."""
+        if isinstance(keys, str):
+            raise InvalidOption(f"keys={keys!r}: give a list of keys, not one string")
+        given = [Key.of(key, space=self._space) for key in keys]
+        if not given:
+            raise InvalidOption("keys=[]: name at least one key")
+        by_wire: dict[Any, Ticket] = {}
+        for key in sorted(given, key=canonical_order):
+            by_wire.setdefault(self.engine.wire(key), self.ticket(key, wait, ttl, note))
+        place = {wire: number for number, wire in enumerate(by_wire)}
+        tickets = list(by_wire.values())
+        if len(tickets) > 1 and tickets[0].wait is None:
+            raise WouldDeadlock(
+                f"wait=None for {len(tickets)} keys at once ({tickets[0].key}, …): a wait that holds other locks must "
+                "have a limit; give wait= in seconds"
+            )
+        return tickets, [place[self.engine.wire(key)] for key in given]
+
+    def check_detachable(self) -> None:
+        if not self.engine.capabilities.detachable:
+            raise self.engine.unsupported("attach()", NOT_DETACHABLE, None)
+
+    # From the wait to the release
+
+    def enter(self, ticket: Ticket, deadline: Deadline | None = None) -> Flow[bool]:
+        """Acquires. False when it is busy (for a try, also when this thread or task has it already)."""
+        ticket.deadline = deadline or Deadline.after(ticket.wait)
+        if not self._may_wait(ticket):
+            return False
+        self._register(ticket)
+        granted = yield from self.engine.acquire(ticket)
+        self._settle(ticket, granted)
+        return granted
+
+    def enter_attached(self, ticket: Ticket, secret: str) -> Flow[bool]:
+        """Takes a detached lock up again."""
+        ticket.owner = current()
+        ticket.deadline = Deadline()
+        self._register(ticket)
+        granted = yield from self.engine.attach(ticket, secret)
+        self._settle(ticket, granted)
+        if not granted:
+            raise NotHeld(
+                f"{ticket.key}: the token is stale; its lock was released, evicted, or attached elsewhere",
+                key=ticket.key,
+            )
+        return True
+
+    def abandon(self, ticket: Ticket) -> Flow[None]:
+        """Undoes an ``enter`` that was interrupted: gives back what may have been granted."""
+        self._tickets.discard(ticket)
+        if ticket.held:
+            yield from self.release(ticket)
+
+    def release(self, ticket: Ticket) -> Flow[None]:
+        """Releases; raises if there is nothing to release (any more)."""
+        yield from self._let_go(ticket, State.RELEASED)
+
+    def drop_lost(self, ticket: Ticket) -> Flow[None]:
+        """Lets the engine clean up after a lost lock."""
+        self._tickets.discard(ticket)
+        yield from self.engine.release(ticket)
+
+    def extend(self, ticket: Ticket, ttl: float | None) -> Flow[None]:
+        ticket.check()
+        if ttl is None:
+            ttl = ticket.ttl if ticket.ttl is not None else DEFAULT_TTL
+        elif self.engine.capabilities.expiring:
+            self._checked_ttl(ttl, ticket.key)
+        yield from self.engine.extend(ticket, ttl)
+
+    def detach(self, ticket: Ticket) -> Flow[str]:
+        ticket.check()
+        secret = yield from self.engine.detach(ticket)
+        ticket.end(State.DETACHED)
+        self._tickets.discard(ticket)
+        return str(Token(ticket.key, secret))
+
+    # For operators, and the end
+
+    def holders(self) -> Flow[list[Holder]]:
+        self._check_open()
+        return (yield from self.engine.holders())
+
+    def evict(self, key: Key, force: bool) -> Flow[bool]:
+        self._check_open()
+        return (yield from self.engine.evict(key, force=force))
+
+    def close(self) -> Flow[None]:
+        """Ends every wait, takes every lock back (its holder is told), and closes the engine."""
+        with self._mutex:
+            if self.closed:
+                return
+            self.closed = True
+            tickets = list(self._tickets)
+        for ticket in tickets:
+            if ticket.lose("its client was closed"):
+                yield from self.engine.release(ticket)
+            else:
+                ticket.deadline.at = 0.0
+                if ticket.wakeup is not None:
+                    ticket.wakeup.wake()
+        self._tickets.clear()
+        yield from self.engine.close()
+
+    def not_acquired(self, ticket: Ticket) -> NotAcquired:
+        waited = "and was tried once" if not ticket.waits else f"for all of the {ticket.wait:g} s that could be waited"
+        return NotAcquired(f"{ticket.key} was busy {waited}{self.engine.who_holds(ticket)}", key=ticket.key)
+
+    # Inside
+
+    def _may_wait(self, ticket: Ticket) -> bool:
+        """Judges re-entry, certain dead-locks and lock order. False for a try that finds its own lock."""
+        ticket.owner = owner = current()
+        own = owner.held.get(ticket.lock)
+        if own is not None and own.held:
+            if not ticket.waits:
+                return False
+            raise WouldDeadlock(f"{ticket.key} is held by this very {owner.name} already", key=ticket.key)
+        if not ticket.waits:
+            return True
+        if owner.held:
+            if ticket.wait is None:
+                raise WouldDeadlock(
+                    f"{ticket.key}: wait=None while {owner.name} holds {next(iter(owner.held.values())).key}; a wait "
+                    "that holds other locks must have a limit: give wait= in seconds",
+                    key=ticket.key,
+                )
+            order.check(self._order, owner, ticket)
+        loop = running_loop() if self._blocks else None
+        if loop is not None and (holder := holder_in_loop(loop, ticket.lock)) is not None:
+            raise WouldDeadlock(
+                f"{ticket.key} is held by {holder.name} of the event loop that this blocking call would stop; "
+                "use AsyncLocks here",
+                key=ticket.key,
+            )
+        return True
+
+    def _register(self, ticket: Ticket) -> None:
+        with self._mutex:
+            self._check_open()
+            self._tickets.add(ticket)
+
+    def _settle(self, ticket: Ticket, granted: bool) -> None:
+        if self.closed:
+            self._check_open()
+        if not granted:
+            self._tickets.discard(ticket)
+            return
+        owner = ticket.owner
+        assert owner is not None
+        owner.held[ticket.lock] = ticket
+        if not ticket.held:  # lost between the two lines
+            del owner.held[ticket.lock]
+
+    def _let_go(self, ticket: Ticket, state: State) -> Flow[None]:
+        try:
+            ticket.end(state)
+            self._tickets.discard(ticket)
+            yield from self.engine.release(ticket)
+        except (KeyboardInterrupt, SystemExit):
+            # It struck half-way, and no one will come back for this ticket. Releasing twice does no harm.
+            if ticket.state is state:
+                yield from self.engine.release(ticket)
+            raise
+
+    def _check_open(self) -> None:
+        if self.closed:
+            raise ClientClosed("this client was closed; make a new one with from_url()")
+
+    def _checked_ttl(self, ttl: float | None, key: Key | None) -> float | None:
+        expiring = self.engine.capabilities.expiring
+        if ttl is None:
+            return DEFAULT_TTL if expiring else None
+        if not expiring:
+            raise self.engine.unsupported(f"ttl={ttl!r}", "its locks have no lease; leave ttl out", key)
+        checked = seconds("ttl", ttl)
+        if not checked:
+            raise InvalidOption(f"ttl={ttl!r}: a lease lasts more than 0 seconds, and ends", key=key)
+        return checked
+
+    def _start_afresh(self) -> None:
+        self._mutex = Lock()
+        self._tickets = set()
+
+
+def _checked_space(space: str) -> str:
+    if not isinstance(space, str):
+        raise InvalidOption(f"space={space!r}: give a string")
+    Key.of("any", space=space)
+    return space
+
+
+def _checked_note(note: str | None) -> str | None:
+    if note is not None and not isinstance(note, str):
+        raise InvalidOption(f"note={note!r}: give a string")
+    return note

@@ -1,0 +1,126 @@
+"""The contract between the clients and an engine. An engine is done when ``holdfast.testing``'s suite passes on it."""
+
+from __future__ import annotations
+
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Hashable
+from typing import Final, Literal, NamedTuple
+
+from ..errors import Unsupported
+from ..flow import Flow, at_once
+from ..keys import Key
+from ..ticket import State, Ticket
+
+NOT_DETACHABLE: Final = "its locks end with the block or the process that took them"
+
+
+class Capabilities(NamedTuple):
+    """What an engine can do. Asking for what it has not is ``Unsupported``, at once."""
+
+    fenced: bool = False
+    """Every grant carries a number that only grows."""
+    fair: bool = False
+    """Waiters are served in the order of their arrival, wherever they wait."""
+    expiring: bool = False
+    """Locks are leases: they take a ``ttl``, are renewed, and end by themselves when their holder is gone."""
+    detachable: bool = False
+    """A lock can outlive its block and be taken up again by its token."""
+    scope: Literal["process", "machine", "network"] = "network"
+    """How far apart two holders may be for the engine to keep them apart."""
+
+
+class Holder(NamedTuple):
+    """One held lock, as an operator sees it."""
+
+    key: str
+    """The text form of the key."""
+    owner: str
+    """The thread or task, as far as it is known."""
+    pid: int | None
+    host: str
+    since: float | None
+    """Seconds since the epoch."""
+    note: str | None
+    fence: int | None
+    waiting: int | None
+    """How many wait for it, where the engine can tell."""
+    here: bool
+    """Whether the holder is in this process."""
+
+
+def describe(ticket: Ticket) -> str:
+    """Who holds the ticket, for people."""
+    if ticket.state is State.DETACHED:
+        return "detached"
+    return ticket.owner.name if ticket.owner is not None else ""
+
+
+def told(ticket: Ticket) -> str:
+    """Who holds the ticket of this process, since when and what for, in one clause."""
+    note = f" ({ticket.note})" if ticket.note else ""
+    return f"{describe(ticket)} of this process for {max(0.0, time.time() - ticket.since):.1f} s{note}"
+
+
+class Engine(ABC):
+    """One place where locks live. Every operation is a flow (see ``holdfast.flow``), so that it serves sync and async.
+
+    Re-entry, lock order, deadlines and what is on the handle are the clients' business, not the engine's.
+    """
+
+    scheme: str
+    capabilities: Capabilities
+
+    @property
+    @abstractmethod
+    def server(self) -> Hashable:
+        """The place itself: equal for two engines of this process exactly if they lock against each other."""
+
+    @abstractmethod
+    def wire(self, key: Key) -> Hashable:
+        """What the key is called there. Keys with equal wire keys are one lock."""
+
+    @abstractmethod
+    def acquire(self, ticket: Ticket) -> Flow[bool]:
+        """Waits for the lock until ``ticket.deadline``, or tries once if ``ticket.waits`` is false.
+
+        Calls ``ticket.granted`` the moment the lock is got, then returns True. Returns False when it was busy. When
+        interrupted, nothing of this ticket's may be left, unless ``ticket.held`` says so. ``ticket.wakeup.wake()`` may
+        come at any time with ``ticket.deadline`` passed (the client is being closed): then return.
+        """
+
+    @abstractmethod
+    def release(self, ticket: Ticket) -> Flow[None]:
+        """Gives back what was granted to the ticket, and only that. A second call finds nothing to do."""
+
+    @abstractmethod
+    def holders(self) -> Flow[list[Holder]]:
+        """Every lock that is held there."""
+
+    @abstractmethod
+    def evict(self, key: Key, *, force: bool) -> Flow[bool]:
+        """Takes the lock from its holder, who is told. False if nobody holds it."""
+
+    def extend(self, ticket: Ticket, ttl: float) -> Flow[None]:
+        """Sets what remains of the lease to ``ttl`` seconds."""
+        raise self.unsupported("extend()", "its locks have no lease; they last until they are released", ticket.key)
+
+    def detach(self, ticket: Ticket) -> Flow[str]:
+        """Leaves the lock held with nobody in charge. Returns the secret by which ``attach`` finds it."""
+        raise self.unsupported("detach()", NOT_DETACHABLE, ticket.key)
+
+    def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
+        """Grants the ticket the detached lock that has this secret. False if there is none (any more)."""
+        raise self.unsupported("attach()", NOT_DETACHABLE, ticket.key)
+
+    def close(self) -> Flow[None]:
+        """Gives up what the engine itself keeps open. The client has released its locks before."""
+        return at_once(None)
+
+    def who_holds(self, ticket: Ticket) -> str:
+        """What is known here, without asking anyone, of who holds the ticket's lock: a clause for an error message."""
+        return ""
+
+    def unsupported(self, what: str, why: str, key: Key | None) -> Unsupported:
+        about = f" ({key})" if key is not None else ""
+        return Unsupported(f"{what}{about}: the {self.scheme} engine cannot: {why}", key=key)

@@ -1,0 +1,162 @@
+"""Taking one lock from the kernel, and giving it back."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+import sys
+import time
+from typing import Any, Final
+
+from ...ticket import Ticket
+from ..fence import next_fence
+from . import descriptors
+from .names import Names
+
+_FENCE_DIGITS: Final = 20
+_RECORD_BYTES: Final = 8192
+_HAS_ABSTRACT_SOCKETS: Final = sys.platform == "linux"
+_GUARD_POLL: Final = 0.005
+
+
+class Grip:
+    """The open files of a held lock."""
+
+    __slots__ = ("_guard", "_lock")
+
+    def __init__(self, lock: int, guard: int | None) -> None:
+        self._lock = lock
+        self._guard = guard
+
+    def stamp(self, ticket: Ticket) -> None:
+        """Gives the grant its fence and writes down who holds the lock, for operators."""
+        last = os.pread(self._lock, _FENCE_DIGITS, 0)
+        fence = next_fence(int(last) if last.isdigit() else 0)
+        ticket.fence = fence
+        record = {
+            "key": ticket.key.text,
+            "pid": os.getpid(),
+            "host": socket.gethostname(),
+            "owner": ticket.owner.name if ticket.owner is not None else "",
+            "since": ticket.since,
+            "note": ticket.note[:1000] if ticket.note else None,
+        }
+        text = f"{fence:0{_FENCE_DIGITS}d}\n{json.dumps(record)}\n".encode()
+        os.pwrite(self._lock, text, 0)
+        os.ftruncate(self._lock, len(text))
+
+    def release(self) -> None:
+        """Gives the lock back. The fence stays in the file; the guard goes first, or the next one would run into it."""
+        try:
+            if self._guard is not None:
+                descriptors.close(self._guard)
+            os.ftruncate(self._lock, _FENCE_DIGITS + 1)
+            # Not by closing alone: a child forked behind Python's back would keep the lock.
+            fcntl.flock(self._lock, fcntl.LOCK_UN)
+        finally:
+            descriptors.close(self._lock)
+
+
+def take(names: Names, *, block: bool) -> Grip | None:
+    """Takes the lock; None if it is busy and the caller would not block. Blocks without limit and without interruption."""
+    gate = descriptors.open_file(names.gate)
+    try:
+        if not _flock(gate, block):
+            return None
+        lock = _take_lock_file(names.lock, block)
+        if lock is None:
+            return None
+        try:
+            held, guard = _take_guard(names.guard, block)
+        except BaseException:
+            descriptors.close(lock)
+            raise
+        if not held:
+            descriptors.close(lock)
+            return None
+        return Grip(lock, guard)
+    finally:
+        descriptors.close(gate)
+
+
+def read_record(path: str) -> dict[str, Any]:
+    """What the holder wrote about itself; empty if nobody did, or it is being written right now."""
+    try:
+        with open(path, "rb") as file:
+            fence, _, record = file.read(_RECORD_BYTES).partition(b"\n")
+        return {**json.loads(record), "fence": int(fence)}
+    except (OSError, ValueError, TypeError):
+        return {}
+
+
+def _take_lock_file(path: str, block: bool) -> int | None:
+    while True:
+        lock = descriptors.open_file(path)
+        try:
+            if not _flock(lock, block):
+                descriptors.close(lock)
+                return None
+            if _is_still(lock, path):
+                return lock
+        except BaseException:
+            descriptors.close(lock)
+            raise
+        # Unlinked, and perhaps made anew, while we waited: what we have locked is not the lock any more.
+        descriptors.close(lock)
+
+
+def _flock(descriptor: int, block: bool) -> bool:
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX if block else fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _is_still(descriptor: int, path: str) -> bool:
+    try:
+        there = os.stat(path, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    ours = os.fstat(descriptor)
+    return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
+
+
+def _take_guard(name: bytes, block: bool) -> tuple[bool, int | None]:
+    """Binds the kernel name that goes with the lock: whether we have it, and its descriptor.
+
+    A lock file that is unlinked *while it is held*, and made anew, would give a second holder: the first one's flock is on
+    a file that nobody can find any more. The name cannot be unlinked, so the second one finds it taken. Only this rare
+    case polls. Where there are no abstract sockets, or none may be made, the lock does without.
+    """
+    if not _HAS_ABSTRACT_SOCKETS:
+        return True, None
+    try:
+        guard = descriptors.open_socket()
+    except OSError as error:
+        if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
+            raise
+        return True, None
+    try:
+        bound = socket.socket(fileno=guard)
+        try:
+            while True:
+                try:
+                    bound.bind(name)
+                    return True, guard
+                except OSError as error:
+                    if error.errno != errno.EADDRINUSE:
+                        raise
+                if not block:
+                    break
+                time.sleep(_GUARD_POLL)
+        finally:
+            bound.detach()
+    except BaseException:
+        descriptors.close(guard)
+        raise
+    descriptors.close(guard)
+    return False, None

@@ -1,0 +1,130 @@
+"""``memory://name``: locks of one process. Threads, and tasks of any loop, share the space of one name."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Hashable
+from secrets import compare_digest, token_urlsafe
+from threading import Lock
+
+from .. import fork
+from ..errors import InvalidOption
+from ..flow import Flow, at_once
+from ..keys import Key
+from ..ticket import State, Ticket
+from .base import Capabilities, Engine, Holder, describe, told
+from .fence import next_fence
+from .queue import Queues
+
+
+class Space(Queues):
+    """All locks of one name."""
+
+    _last_fence = 0
+
+    def grant(self, ticket: Ticket) -> None:
+        self._last_fence = fence = next_fence(self._last_fence)
+        ticket.granted(fence=fence)
+
+    def take_up(self, ticket: Ticket, secret: str) -> bool:
+        """Grants ``ticket`` the detached lock that has this secret; one attempt of several wins."""
+        with self._mutex:
+            queue = self._by_wire.get(ticket.wire)
+            if queue is None or queue.holder.state is not State.DETACHED:
+                return False
+            if not compare_digest(queue.holder.engine_state, secret):
+                return False
+            ticket.granted(fence=queue.holder.fence)
+            queue.holder = ticket
+            return True
+
+
+_spaces: dict[str, Space] = {}
+_spaces_mutex = Lock()
+
+
+def _new_mutex() -> None:
+    global _spaces_mutex
+    _spaces_mutex = Lock()
+
+
+fork.in_child(_new_mutex)
+
+
+class MemoryEngine(Engine):
+    """Served in strict order of arrival, fenced, and detachable within the process. Locks end with the process."""
+
+    scheme = "memory"
+    capabilities = Capabilities(fenced=True, fair=True, detachable=True, scope="process")
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        with _spaces_mutex:
+            self._space = _spaces.setdefault(name, Space())
+
+    @classmethod
+    def from_url(cls, place: str, options: dict[str, object]) -> MemoryEngine:
+        if options:
+            raise InvalidOption(f"{', '.join(sorted(options))}: the memory engine takes no such option")
+        return cls(place)
+
+    @property
+    def server(self) -> Hashable:
+        return ("memory", self.name)
+
+    def wire(self, key: Key) -> Hashable:
+        return key.text
+
+    def acquire(self, ticket: Ticket) -> Flow[bool]:
+        if self._space.enter(ticket):
+            return True
+        if ticket.wakeup is None:
+            return False
+        try:
+            yield ticket.wakeup.sleep(ticket.deadline)
+        finally:
+            granted = self._space.leave(ticket)
+        return granted
+
+    def release(self, ticket: Ticket) -> Flow[None]:
+        self._space.pass_on(ticket)
+        return at_once(None)
+
+    def detach(self, ticket: Ticket) -> Flow[str]:
+        ticket.engine_state = secret = token_urlsafe(16)
+        return at_once(secret)
+
+    def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
+        return at_once(self._space.take_up(ticket, secret))
+
+    def holders(self) -> Flow[list[Holder]]:
+        return at_once([self._holder(ticket, waiting) for ticket, waiting in self._space.snapshot()])
+
+    def _holder(self, ticket: Ticket, waiting: int) -> Holder:
+        return Holder(
+            key=ticket.key.text,
+            owner=describe(ticket),
+            pid=os.getpid(),
+            host="",
+            since=ticket.since,
+            note=ticket.note,
+            fence=ticket.fence,
+            waiting=waiting,
+            here=True,
+        )
+
+    def who_holds(self, ticket: Ticket) -> str:
+        holder = self._space.holder(ticket.wire)
+        return "" if holder is None else f"; held by {told(holder)}"
+
+    def evict(self, key: Key, *, force: bool) -> Flow[bool]:
+        ticket = self._space.holder(self.wire(key))
+        if ticket is None:
+            return at_once(False)
+        if ticket.state is not State.DETACHED and not ticket.lose("it was evicted"):
+            return at_once(False)  # released in this very moment
+        self._space.pass_on(ticket)
+        return at_once(True)
+
+    def __repr__(self) -> str:
+        return f"memory://{self.name}"

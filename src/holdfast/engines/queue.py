@@ -1,0 +1,88 @@
+"""The queue of one process for each lock: who has it, who waits for it, in the order of arrival.
+
+Every operation is short, runs under one mutex and never waits, so threads and tasks of any loop can share it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Hashable
+from threading import Lock
+
+from .. import fork
+from ..ticket import Ticket
+
+
+class Queue:
+    """The holder of one lock and its waiters."""
+
+    __slots__ = ("holder", "waiting")
+
+    def __init__(self, holder: Ticket) -> None:
+        self.holder = holder
+        self.waiting: OrderedDict[Ticket, None] = OrderedDict()
+
+
+class Queues:
+    """The queues of one place, by wire key. A lock that is neither held nor waited for has none."""
+
+    def __init__(self) -> None:
+        self._mutex = Lock()
+        self._by_wire: dict[Hashable, Queue] = {}
+        fork.in_child(self._start_afresh)
+
+    def grant(self, ticket: Ticket) -> None:
+        """Called under the mutex, so that what it hands out (a fence) is in the order of the grants."""
+        ticket.granted()
+
+    def enter(self, ticket: Ticket) -> bool:
+        """Takes the lock if it is free; else puts a ticket that waits at the end of its queue."""
+        with self._mutex:
+            queue = self._by_wire.get(ticket.wire)
+            if queue is None:
+                # The ticket first: should Ctrl-C strike between the two lines, it says that there is something to undo.
+                self.grant(ticket)
+                self._by_wire[ticket.wire] = Queue(ticket)
+                return True
+            if ticket.waits:
+                ticket.arm()
+                queue.waiting[ticket] = None
+            return False
+
+    def leave(self, ticket: Ticket) -> bool:
+        """Ends the ticket's wait. True if it has been granted the lock meanwhile."""
+        with self._mutex:
+            if ticket.held:
+                return True
+            queue = self._by_wire.get(ticket.wire)
+            if queue is not None:
+                queue.waiting.pop(ticket, None)
+            return False
+
+    def pass_on(self, ticket: Ticket) -> None:
+        """Ends the ticket's hold, if it has one: the first waiter that can still be woken gets the lock."""
+        with self._mutex:
+            queue = self._by_wire.get(ticket.wire)
+            if queue is None or queue.holder is not ticket:
+                return
+            while queue.waiting:
+                heir, _ = queue.waiting.popitem(last=False)
+                assert heir.wakeup is not None
+                if heir.wakeup.wake():  # it cannot look at its state before this mutex is free again
+                    self.grant(heir)
+                    queue.holder = heir
+                    return
+            del self._by_wire[ticket.wire]
+
+    def holder(self, wire: Hashable) -> Ticket | None:
+        queue = self._by_wire.get(wire)
+        return None if queue is None else queue.holder
+
+    def snapshot(self) -> list[tuple[Ticket, int]]:
+        """Every holder with the number of its waiters."""
+        with self._mutex:
+            return [(queue.holder, len(queue.waiting)) for queue in self._by_wire.values()]
+
+    def _start_afresh(self) -> None:
+        self._mutex = Lock()
+        self._by_wire = {}

@@ -1,0 +1,216 @@
+"""How sync and async share their logic: it is written once, as generators, and this file holds all that differs.
+
+A *flow* is a generator that does the work and yields an *effect* wherever it has to wait. A sync client drives the flow
+with ``run``, which blocks the thread in each effect; an async client with ``run_async``, which suspends the task. An
+interruption of the wait (Ctrl-C, a cancelled task) is thrown into the flow at that very ``yield``: the cleaning up is
+written once, too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Coroutine, Generator
+from math import inf
+from threading import TIMEOUT_MAX
+from threading import Lock as Mutex
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from .deadline import Deadline
+from .owner import running_loop
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Future
+
+T = TypeVar("T")
+
+
+class Effect(Protocol):
+    """Something to wait for, in either way."""
+
+    def block(self) -> Any: ...
+
+    def suspend(self) -> Coroutine[Any, Any, Any]: ...
+
+
+Flow = Generator[Effect, Any, T]
+
+
+class Wakeup(Protocol):
+    """Where one waiter sleeps. ``wake`` may be called from any thread, under a mutex; once is enough."""
+
+    def wake(self) -> bool:
+        """False if nobody can be woken here any more (the waiter's loop is closed)."""
+        ...
+
+    def sleep(self, deadline: Deadline) -> Effect:
+        """The effect of waiting for ``wake``, to the deadline at most. What comes of it is the ticket's state."""
+        ...
+
+
+class ThreadWakeup:
+    """A sleeping thread: a lock that the waker opens. The wait can be interrupted by a signal's handler."""
+
+    __slots__ = ("_deadline", "_gate")
+
+    def __init__(self) -> None:
+        self._gate = Mutex()
+        self._gate.acquire()
+
+    def wake(self) -> bool:
+        try:
+            self._gate.release()
+        except RuntimeError:  # woken before
+            pass
+        return True
+
+    def sleep(self, deadline: Deadline) -> Effect:
+        self._deadline = deadline
+        return self
+
+    def block(self) -> None:
+        remaining = self._deadline.remaining
+        self._gate.acquire(timeout=-1 if remaining == inf else min(remaining, TIMEOUT_MAX))
+
+    async def suspend(self) -> None:
+        raise RuntimeError("a thread's wakeup cannot suspend a task")
+
+
+class TaskWakeup:
+    """A sleeping task: a future of its loop, which may be another than the waker's."""
+
+    __slots__ = ("_deadline", "_future", "_loop")
+
+    def __init__(self) -> None:
+        loop = running_loop()
+        assert loop is not None, "an async client is used outside an event loop"
+        self._loop: AbstractEventLoop = loop
+        self._future: Future[None] = loop.create_future()
+
+    def wake(self) -> bool:
+        if running_loop() is self._loop:
+            self._rouse()
+            return True
+        try:
+            self._loop.call_soon_threadsafe(self._rouse)
+        except RuntimeError:  # the loop was closed with this waiter in it
+            return False
+        return True
+
+    def sleep(self, deadline: Deadline) -> Effect:
+        self._deadline = deadline
+        return self
+
+    def block(self) -> None:
+        raise RuntimeError("a task's wakeup cannot block a thread")
+
+    async def suspend(self) -> None:
+        remaining = self._deadline.remaining
+        alarm = None if remaining == inf else self._loop.call_later(remaining, self._rouse)
+        try:
+            await self._future
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+
+    def _rouse(self) -> None:
+        if not self._future.done():
+            self._future.set_result(None)
+
+
+class Call:
+    """A call that may block for a while (a scan of a folder). An async client makes it in a thread."""
+
+    __slots__ = ("_arguments", "_function")
+
+    def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
+        self._function = function
+        self._arguments = arguments
+
+    def block(self) -> Any:
+        return self._function(*self._arguments)
+
+    async def suspend(self) -> Any:
+        asyncio = sys.modules["asyncio"]
+        return await asyncio.to_thread(self._function, *self._arguments)
+
+
+def at_once(value: T) -> Flow[T]:
+    """A flow that has nothing to wait for."""
+    yield from ()
+    return value
+
+
+def run(flow: Flow[T]) -> T:
+    """Drives a flow, blocking this thread."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                outcome = effect.block()
+            except BaseException as interruption:  # the flow decides what becomes of it
+                effect = flow.throw(interruption)
+            else:
+                effect = flow.send(outcome)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+async def run_async(flow: Flow[T]) -> T:
+    """Drives a flow, suspending this task."""
+    try:
+        effect = next(flow)
+        while True:
+            try:
+                outcome = await effect.suspend()
+            except BaseException as interruption:  # the flow decides what becomes of it
+                effect = flow.throw(interruption)
+            else:
+                effect = flow.send(outcome)
+    except StopIteration as done:
+        result: T = done.value
+        return result
+
+
+def finish(flow: Flow[T]) -> T:
+    """Drives a flow that must come to its end (a release), blocking this thread."""
+    return run(flow)
+
+
+async def finish_async(flow: Flow[T]) -> T:
+    """Drives a flow that must come to its end, suspending this task; a cancellation is passed on afterwards."""
+    try:
+        effect = next(flow)
+    except StopIteration as done:  # the common case: nothing to wait for, so nothing to protect
+        result: T = done.value
+        return result
+    asyncio = sys.modules["asyncio"]
+    work = asyncio.ensure_future(run_async(_resumed(effect, flow)))
+    cancelled: BaseException | None = None
+    while not work.done():
+        try:
+            await asyncio.shield(work)
+        except asyncio.CancelledError as cancellation:
+            if not work.done():
+                cancelled = cancellation
+        except BaseException:  # it is the flow's own and comes out of work.result() below
+            pass
+    if cancelled is not None and not work.cancelled() and work.exception() is None:
+        raise cancelled
+    outcome: T = work.result()
+    return outcome
+
+
+def _resumed(effect: Effect, flow: Flow[T]) -> Flow[T]:
+    # The flow has been started; carry on from the effect that it waits for.
+    try:
+        while True:
+            try:
+                outcome = yield effect
+            except BaseException as interruption:  # the flow decides what becomes of it
+                effect = flow.throw(interruption)
+            else:
+                effect = flow.send(outcome)
+    except StopIteration as done:
+        result: T = done.value
+        return result

@@ -1,0 +1,44 @@
+"""What a forked child must forget: nothing its parent held is the child's, and no mutex may stay shut.
+
+A child inherits a copy of all memory but only the forking thread. A mutex that another thread held at that moment would
+stay locked for ever in the child, and a table of held locks would claim what only the parent has. Whoever keeps such
+state registers here how to start afresh.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any
+from weakref import WeakMethod, ref
+
+_generation: object = object()
+_resets: list[Callable[[], Callable[[], None] | None]] = []
+
+
+def generation() -> object:
+    """Stands for this process; another object after a fork. Cheaper than asking for the pid, and never reused."""
+    return _generation
+
+
+def in_child(reset: Callable[[], None]) -> None:
+    """Has every forked child call ``reset`` first thing. A method is held weakly, a function for good."""
+    weak: Any = WeakMethod(reset, _forget) if hasattr(reset, "__self__") else lambda: reset
+    _resets.append(weak)
+
+
+def _forget(dead: ref[Any]) -> None:
+    if dead in _resets:
+        _resets.remove(dead)
+
+
+def _start_afresh() -> None:
+    global _generation
+    _generation = object()
+    for weak in list(_resets):
+        reset = weak()
+        if reset is not None:
+            reset()
+
+
+os.register_at_fork(after_in_child=_start_afresh)

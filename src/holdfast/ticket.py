@@ -1,0 +1,177 @@
+"""One caller's claim on one key, from the first line of the wait to the last of the release.
+
+All state of a lock is here, and none on a client or a lock object. The ticket exists *before* anything is acquired and
+is told of a grant at the moment the grant is made, so that an interruption between the two (Ctrl-C, a cancelled task)
+finds out what has to be given back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Hashable
+from enum import Enum
+from math import inf
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from . import fork
+from .deadline import Deadline
+from .errors import LockLost, NotHeld
+from .keys import Key
+from .owner import Owner
+
+if TYPE_CHECKING:
+    from .flow import Wakeup
+
+
+class State(Enum):
+    WAITING = "waiting"
+    HELD = "held"
+    LOST = "lost"
+    RELEASED = "released"
+    DETACHED = "detached"
+    CLOSED = "closed"
+
+
+class Ticket:
+    """See the module. Engines read ``key lock wait deadline ttl note``, and call ``granted`` and ``lose``."""
+
+    __slots__ = (
+        "_on_lost",
+        "_process",
+        "deadline",
+        "engine_state",
+        "expires_at",
+        "fence",
+        "key",
+        "lock",
+        "new_wakeup",
+        "note",
+        "owner",
+        "reason",
+        "server",
+        "since",
+        "state",
+        "ttl",
+        "wait",
+        "wakeup",
+        "wire",
+    )
+
+    def __init__(
+        self,
+        key: Key,
+        server: Hashable,
+        wire: Hashable,
+        new_wakeup: Callable[[], Wakeup],
+        *,
+        wait: float | None = None,
+        ttl: float | None = None,
+        note: str | None = None,
+    ) -> None:
+        self.key = key
+        self.server = server
+        """Where the lock lives: equal for all clients of one server."""
+        self.wire = wire
+        """What the engine calls the key. Two keys with one wire key are one lock."""
+        self.lock: Hashable = (server, wire)
+        self.wait = wait
+        self.ttl = ttl
+        self.note = note
+        self.new_wakeup = new_wakeup
+        self.wakeup: Wakeup | None = None
+        self.owner: Owner | None = None
+        self.deadline = _NEVER
+        self.state = State.WAITING
+        self.fence: int | None = None
+        self.expires_at = inf
+        """When the lease ends on this process's monotonic clock, counted from before it was asked for."""
+        self.since = 0.0
+        self.reason = ""
+        self.engine_state: Any = None
+        """The engine's own: a file descriptor, a connection, a token."""
+        self._on_lost: Callable[[], None] | None = None
+        self._process = fork.generation()
+
+    @property
+    def waits(self) -> bool:
+        """Whether this is more than a single try."""
+        return self.wait != 0
+
+    @property
+    def held(self) -> bool:
+        return self.state is State.HELD and self._process is fork.generation()
+
+    @property
+    def lost(self) -> bool:
+        if self.expires_at != inf and self.held and self.expires_at <= time.monotonic():
+            self.lose("its lease ran out before it could be renewed")
+        return self.state is State.LOST
+
+    def arm(self) -> Wakeup:
+        """Prepares to be woken. Called by whoever puts the ticket into a queue, before anyone can find it there."""
+        self.wakeup = self.new_wakeup()
+        return self.wakeup
+
+    def granted(self, *, fence: int | None = None, engine_state: Any = None) -> None:
+        """The lock is this ticket's from now on."""
+        self.fence = fence
+        self.engine_state = engine_state
+        self.since = time.time()
+        self.state = State.HELD
+
+    def lose(self, reason: str) -> bool:
+        """Marks a held lock as lost and tells the holder. True for the one caller that made it so."""
+        if not self._leave_held(State.LOST, reason):
+            return False
+        callback = self._on_lost
+        if callback is not None:
+            callback()
+        return True
+
+    def tell_when_lost(self, callback: Callable[[], None]) -> None:
+        """Has ``callback`` called once if the lock is lost, at once if it is lost already. It must not raise."""
+        self._on_lost = callback
+        if self.state is State.LOST:
+            callback()
+
+    def end(self, state: State) -> None:
+        """Ends a held lock by the holder's own will; raises when there is none to end."""
+        if not self._leave_held(state, ""):
+            self.check()
+
+    def check(self) -> None:
+        """Raises unless the lock is held by this very process and handle."""
+        if self._process is not fork.generation():
+            raise NotHeld(
+                f"{self.key} is held by the process that forked this one; take a lock of your own", key=self.key
+            )
+        if self.lost:
+            raise LockLost(f"{self.key} was lost: {self.reason}", key=self.key)
+        if self.state is not State.HELD:
+            raise NotHeld(f"{self.key} is not held: this handle was {self.state.value} before", key=self.key)
+
+    def _leave_held(self, state: State, reason: str) -> bool:
+        if self._process is not fork.generation():
+            return False
+        with _transitions:
+            if self.state is not State.HELD:
+                return False
+            self.state = state
+            self.reason = reason
+        owner = self.owner
+        if owner is not None and owner.held.get(self.lock) is self:
+            del owner.held[self.lock]
+        return True
+
+
+_NEVER = Deadline()
+_transitions = Lock()
+
+
+def _new_mutex() -> None:
+    global _transitions
+    _transitions = Lock()
+
+
+fork.in_child(_new_mutex)
