@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
+from types import MethodType
 from typing import Any
 from weakref import WeakMethod, ref
 
@@ -23,7 +24,7 @@ def generation() -> object:
 
 def in_child(reset: Callable[[], None]) -> None:
     """Has every forked child call ``reset`` first thing. A method is held weakly, a function for good."""
-    weak: Any = WeakMethod(reset, _forget) if hasattr(reset, "__self__") else lambda: reset
+    weak: Any = WeakMethod(reset, _forget) if isinstance(reset, MethodType) else lambda: reset
     _resets.append(weak)
 
 

@@ -1,4 +1,4 @@
-"""The thread inside a block. It cannot be interrupted: it learns of a loss by ``check()``, the callback, and at exit."""
+"""The thread inside a block. It is not interrupted: it learns of a loss by ``check()``, the callback, and at exit."""
 
 from __future__ import annotations
 

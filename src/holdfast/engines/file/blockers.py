@@ -51,4 +51,8 @@ def call(work: Callable[[], None]) -> None:
         blocker.call(work)
 
 
-fork.in_child(_idle.clear)
+def _forget_threads() -> None:
+    _idle.clear()  # they stayed in the parent
+
+
+fork.in_child(_forget_threads)

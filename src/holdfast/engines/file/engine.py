@@ -17,7 +17,7 @@ from ...ticket import Ticket
 from ..base import Capabilities, Engine, Holder, told
 from . import blockers
 from .grip import Grip, read_record, take
-from .holders import holder_of, scan
+from .holders import Here, holder_of, scan
 from .names import LOCK, file_name, folder_id, names
 from .sweep import sweep
 
@@ -239,7 +239,11 @@ class FileEngine(Engine):
         return at_once(None)
 
     def holders(self) -> Flow[list[Holder]]:
-        return (yield Call(scan, self._folder.path))  # type: ignore[no-any-return]
+        with self._folder.mutex:
+            lines = self._folder.lines.values()
+            here = {line.name: Here(line.holder is not None, len(line.waiting)) for line in lines}
+        found: list[Holder] = yield Call(scan, self._folder.path, here)
+        return found
 
     def evict(self, key: Key, *, force: bool) -> Flow[bool]:
         with self._folder.mutex:

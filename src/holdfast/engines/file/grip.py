@@ -61,7 +61,7 @@ class Grip:
 
 
 def take(names: Names, *, block: bool) -> Grip | None:
-    """Takes the lock; None if it is busy and the caller would not block. Blocks without limit and without interruption."""
+    """Takes the lock; None if it is busy and ``block`` is false. A call that blocks does so without limit."""
     gate = descriptors.open_file(names.gate)
     try:
         if not _flock(gate, block):
@@ -128,9 +128,9 @@ def _is_still(descriptor: int, path: str) -> bool:
 def _take_guard(name: bytes, block: bool) -> tuple[bool, int | None]:
     """Binds the kernel name that goes with the lock: whether we have it, and its descriptor.
 
-    A lock file that is unlinked *while it is held*, and made anew, would give a second holder: the first one's flock is on
-    a file that nobody can find any more. The name cannot be unlinked, so the second one finds it taken. Only this rare
-    case polls. Where there are no abstract sockets, or none may be made, the lock does without.
+    A lock file that is unlinked *while it is held*, and made anew, would give a second holder: the first one's flock is
+    on a file that nobody can find any more. The name cannot be unlinked, so the second one finds it taken. Only this
+    rare case polls. Where there are no abstract sockets, or none may be made, the lock does without.
     """
     if not _HAS_ABSTRACT_SOCKETS:
         return True, None

@@ -1,4 +1,4 @@
-"""Who holds the locks of a folder, found out without touching a lock: a probe with flock would make others find it busy."""
+"""Who holds the locks of a folder, found out without touching a lock: others would find a probed lock busy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..base import Holder
 from .grip import read_record
-from .names import LOCK
+from .names import GATE, LOCK
 
 
 class _Flocks(NamedTuple):
@@ -16,33 +16,41 @@ class _Flocks(NamedTuple):
     held: set[int]
     waiting: dict[int, int]
 
+    def holds(self, path: str) -> bool:
+        return _inode(path) in self.held
 
-def scan(folder: str) -> list[Holder]:
+    def waiters(self, path: str) -> int:
+        return self.waiting.get(_inode(path) or 0, 0)
+
+
+class Here(NamedTuple):
+    """What this process knows of one lock, by the lock's name."""
+
+    held: bool
+    waiting: int
+
+
+def scan(folder: str, here: dict[str, Here]) -> list[Holder]:
     flocks = _kernel_flocks()
-    paths = (entry.path for entry in os.scandir(folder) if entry.name.endswith(LOCK))
-    found = (_holder(path, flocks) for path in paths)
+    with os.scandir(folder) as entries:
+        found = [_holder(entry.path, flocks, here) for entry in entries if entry.name.endswith(LOCK)]
     return sorted((holder for holder in found if holder is not None), key=lambda holder: holder.since or 0)
 
 
 def holder_of(path: str) -> Holder | None:
-    return _holder(path, _kernel_flocks())
+    return _holder(path, _kernel_flocks(), {})
 
 
-def _holder(path: str, flocks: _Flocks | None) -> Holder | None:
+def _holder(path: str, flocks: _Flocks | None, here: dict[str, Here]) -> Holder | None:
     record = read_record(path)
     pid = record.get("pid")
-    if flocks is None:
-        if not isinstance(pid, int) or not _alive(pid):
+    waiting = None
+    if flocks is not None:
+        if not flocks.holds(path):
             return None
-        waiting = None
-    else:
-        try:
-            inode = os.stat(path).st_ino
-        except FileNotFoundError:
-            return None
-        if inode not in flocks.held:
-            return None
-        waiting = flocks.waiting.get(inode, 0) + (0 if record else 1)
+        waiting = _waiting(path, flocks, here)
+    elif not isinstance(pid, int) or not _alive(pid):
+        return None
     return Holder(
         key=record.get("key") or f"(file {os.path.basename(path)})",
         owner=record.get("owner") or "",
@@ -54,6 +62,17 @@ def _holder(path: str, flocks: _Flocks | None) -> Holder | None:
         waiting=waiting,
         here=pid == os.getpid(),
     )
+
+
+def _waiting(path: str, flocks: _Flocks, here: dict[str, Here]) -> int:
+    """All waiters of this process, and one for each other process: it has one thread in flock for all of its own."""
+    stem = path.removesuffix(LOCK)
+    in_kernel = flocks.waiters(path) + flocks.waiters(stem + GATE)
+    ours = here.get(os.path.basename(stem))
+    if ours is None:
+        return in_kernel
+    own_thread = 0 if ours.held else 1
+    return max(0, in_kernel - own_thread) + ours.waiting
 
 
 def _kernel_flocks() -> _Flocks | None:
@@ -78,6 +97,13 @@ def _kernel_flocks() -> _Flocks | None:
         else:
             held.add(inode)
     return _Flocks(held, waiting)
+
+
+def _inode(path: str) -> int | None:
+    try:
+        return os.stat(path).st_ino
+    except FileNotFoundError:
+        return None
 
 
 def _alive(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""Removes lock files that nobody has used for long, so that a folder of ``sync:{user_id}`` locks does not grow for ever.
+"""Removes lock files that nobody has used for long, or a folder of ``sync:{user_id}`` locks would grow for ever.
 
 Removing a lock file is safe under its own lock: whoever waits for it compares inodes when it gets it, and opens anew.
 """

@@ -1,0 +1,91 @@
+"""A process that takes locks on command, for tests that need several: ``python -m holdfast.testing.child TARGET``.
+
+It answers each line on its standard input with one line. Everything about it ends when it is killed.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import ExitStack
+
+from .._sync.locks import Locks
+from .target import open_engine
+
+
+class Child:
+    """The parent's end."""
+
+    def __init__(self, target: str) -> None:
+        command = [sys.executable, "-m", "holdfast.testing.child", target]
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
+        assert self.answer() == "ready"
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def send(self, *words: str) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write("\t".join(words) + "\n")
+        self._process.stdin.flush()
+
+    def answer(self) -> str:
+        assert self._process.stdout is not None
+        return self._process.stdout.readline().rstrip("\n")
+
+    def ask(self, *words: str) -> str:
+        self.send(*words)
+        return self.answer()
+
+    def kill(self) -> None:
+        self._process.send_signal(signal.SIGKILL)
+        self.end()
+
+    def end(self) -> None:
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.close()
+        except BrokenPipeError:
+            pass
+        self._process.stdout.close()
+        self._process.wait()
+
+
+def _count(locks: Locks, key: str, path: str, times: int) -> None:
+    """The lost-update race: read, think, write."""
+    for _ in range(times):
+        with locks.hold(key):
+            with open(path) as file:
+                before = int(file.read())
+            with open(path, "w") as file:
+                file.write(str(before + 1))
+
+
+def main(target: str) -> None:
+    locks = Locks(open_engine(target))
+    held = ExitStack()
+    print("ready", flush=True)
+    for line in sys.stdin:
+        match line.rstrip("\n").split("\t"):
+            case ["count", key, path, times]:
+                _count(locks, key, path, int(times))
+                print("done", flush=True)
+            case ["hold", key]:
+                handle = held.enter_context(locks.hold(key))
+                print(f"held {handle.fence if locks.capabilities.fenced else ''}", flush=True)
+            case ["release"]:
+                held.close()
+                print("released", flush=True)
+            case ["try", key]:
+                with locks.try_hold(key) as handle_or_none:
+                    print("busy" if handle_or_none is None else "free", flush=True)
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])

@@ -1,0 +1,21 @@
+"""What the contract suite runs against: named by a string, so that a child process can open the same."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Final
+
+from ..engines.base import Engine
+from ..engines.registry import engine_from_url
+
+PATIENCE: Final = 20.0
+"""How long a test waits for what must happen, before it fails instead of hanging."""
+
+
+def open_engine(target: str) -> Engine:
+    """The engine at a URL, or the one that a function makes that is named as ``package.module:function``."""
+    if "://" in target:
+        return engine_from_url(target, {})
+    module, _, function = target.partition(":")
+    engine: Engine = getattr(import_module(module), function)()
+    return engine
