@@ -1,4 +1,4 @@
-"""Burst drain: 32 waiters in 4 processes on one key, 2 ms of work each. Time until all are done over the ideal 64 ms."""
+"""Drain: 32 waiters in 4 processes on one key, 2 ms of work each: time until all are done over the ideal 64 ms."""
 
 from __future__ import annotations
 

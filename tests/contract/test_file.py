@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.testing import AsyncEngineContract, EngineContract
+from holdfast.testing import AsyncBetweenProcesses, AsyncEngineContract, BetweenProcesses, EngineContract
 
 
 class Files:
@@ -13,9 +13,9 @@ class Files:
         return f"{tmp_path.as_uri()}/locks"
 
 
-class TestFile(Files, EngineContract):
+class TestFile(Files, EngineContract, BetweenProcesses):
     pass
 
 
-class TestFileAsync(Files, AsyncEngineContract):
+class TestFileAsync(Files, AsyncEngineContract, AsyncBetweenProcesses):
     pass

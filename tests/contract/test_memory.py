@@ -4,7 +4,14 @@ from uuid import uuid4
 
 import pytest
 
-from holdfast.testing import AsyncEngineContract, EngineContract
+from holdfast.testing import (
+    AsyncDetaching,
+    AsyncEngineContract,
+    AsyncInOrderOfArrival,
+    Detaching,
+    EngineContract,
+    InOrderOfArrival,
+)
 
 
 class Memory:
@@ -13,9 +20,9 @@ class Memory:
         return f"memory://{uuid4().hex}"
 
 
-class TestMemory(Memory, EngineContract):
+class TestMemory(Memory, EngineContract, InOrderOfArrival, Detaching):
     pass
 
 
-class TestMemoryAsync(Memory, AsyncEngineContract):
+class TestMemoryAsync(Memory, AsyncEngineContract, AsyncInOrderOfArrival, AsyncDetaching):
     pass

@@ -40,8 +40,8 @@ async def is_free(locks: AsyncLocks, key: str) -> bool:
         return held is not None
 
 
-class AsyncEngineContract:
-    """Subclass it and give it a ``target``: a URL, or ``module:function`` for a function that makes the engine."""
+class AsyncPart:
+    """Subclass a part and give it a ``target``: a URL, or ``module:function`` for a function that makes the engine."""
 
     @pytest.fixture
     def target(self) -> str:
@@ -50,6 +50,129 @@ class AsyncEngineContract:
     @pytest.fixture
     def key(self) -> str:
         return f"contract-{uuid4().hex}"
+
+
+class AsyncBetweenProcesses(AsyncPart):
+    """For engines whose ``scope`` is more than one process."""
+
+    @asynchronous
+    async def test_processes_take_turns_and_lose_no_update(self, target: str, key: str, tmp_path: object) -> None:
+        counter = f"{tmp_path}/counter"
+        with open(counter, "w") as file:
+            file.write("0")
+        async with open_locks(target) as locks:
+            children = [Child(target) for _ in range(3)]
+            try:
+                async with locks.hold(key):
+                    for child in children:
+                        child.send("count", key, counter, "20")
+                for child in children:
+                    assert child.answer() == "done"
+            finally:
+                for child in children:
+                    child.end()
+            with open(counter) as file:
+                assert file.read() == str(3 * 20)
+
+    @asynchronous
+    async def test_a_killed_holder_leaves_the_lock_to_the_next(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            child = Child(target)
+            try:
+                assert child.ask("hold", key).startswith("held")
+                assert not await is_free(locks, key)
+            finally:
+                child.kill()
+            async with locks.hold(key):  # in time, or NotAcquired
+                pass
+
+
+class AsyncInOrderOfArrival(AsyncPart):
+    """For engines that are ``fair``."""
+
+    @asynchronous
+    async def test_waiters_are_served_in_order_of_arrival(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+            served: list[int] = []
+
+            async def wait(number: int) -> None:
+                async with locks.hold(key):
+                    served.append(number)
+
+            async with locks.hold(key):
+                jobs = []
+                for number in range(8):
+                    jobs.append(crew.start(wait, number))
+                    await until_waiting(locks, key, number + 1)
+            for job in jobs:
+                await job.result()
+            assert served == list(range(8))
+
+
+class AsyncDetaching(AsyncPart):
+    """For engines whose locks are ``detachable``."""
+
+    @asynchronous
+    async def test_a_detached_lock_stays_held_until_it_is_attached_and_released(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+            async with locks.hold(key) as held:
+                token = await held.detach()
+                with pytest.raises(NotHeld):
+                    held.check()
+            assert not await is_free(locks, key)
+            async with locks.attach(token) as taken_up:
+                taken_up.check()
+                assert taken_up.key == held.key
+                assert not await crew.start(is_free, locks, key).result()
+            assert await is_free(locks, key)
+
+    @asynchronous
+    async def test_a_stale_token_is_refused_and_touches_nobody(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+            async with locks.hold(key) as held:
+                token = await held.detach()
+            async with locks.attach(token):
+                pass
+            async with locks.hold(key) as present:
+                with pytest.raises(NotHeld):
+                    async with locks.attach(token):
+                        raise AssertionError("two holders")
+                present.check()
+                assert not await crew.start(is_free, locks, key).result()
+            with pytest.raises(InvalidOption):
+                locks.attach("not a token")
+
+
+class AsyncEveryEngine(AsyncPart):
+    """What every engine promises."""
+
+    @asynchronous
+    async def test_every_declared_capability_is_tested(self, target: str) -> None:
+        async with open_locks(target) as locks:
+            declared = locks.capabilities
+        assert isinstance(self, AsyncBetweenProcesses) == (declared.scope != "process")
+        assert isinstance(self, AsyncInOrderOfArrival) == declared.fair
+        assert isinstance(self, AsyncDetaching) == declared.detachable
+
+    @asynchronous
+    async def test_what_is_not_declared_is_refused_at_once(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            async with locks.hold(key) as held:
+                if not locks.capabilities.detachable:
+                    with pytest.raises(Unsupported):
+                        await held.detach()
+                    with pytest.raises(Unsupported):
+                        locks.attach("holdfast1:key%3Aany:secret")
+                if not locks.capabilities.fenced:
+                    with pytest.raises(Unsupported):
+                        _ = held.fence
+                if not locks.capabilities.expiring:
+                    assert held.remaining == inf
+                    with pytest.raises(Unsupported):
+                        await held.extend(10)
+                    with pytest.raises(Unsupported, match="ttl"):
+                        locks.hold(key, ttl=10)
+                held.check()
 
     # One at a time
 
@@ -86,41 +209,6 @@ class AsyncEngineContract:
             async with locks.hold(key):
                 assert await crew.start(is_free, locks, f"{key}-other").result()
                 assert await crew.start(is_free, elsewhere, key).result()
-
-    @asynchronous
-    async def test_processes_take_turns_and_lose_no_update(self, target: str, key: str, tmp_path: object) -> None:
-        counter = f"{tmp_path}/counter"
-        with open(counter, "w") as file:
-            file.write("0")
-        async with open_locks(target) as locks:
-            if locks.capabilities.scope == "process":
-                pytest.skip("the engine's locks are those of one process")
-            children = [Child(target) for _ in range(3)]
-            try:
-                async with locks.hold(key):
-                    for child in children:
-                        child.send("count", key, counter, "20")
-                for child in children:
-                    assert child.answer() == "done"
-            finally:
-                for child in children:
-                    child.end()
-            with open(counter) as file:
-                assert file.read() == str(3 * 20)
-
-    @asynchronous
-    async def test_a_killed_holder_leaves_the_lock_to_the_next(self, target: str, key: str) -> None:
-        async with open_locks(target) as locks:
-            if locks.capabilities.scope == "process":
-                pytest.skip("the engine's locks are those of one process")
-            child = Child(target)
-            try:
-                assert child.ask("hold", key).startswith("held")
-                assert not await is_free(locks, key)
-            finally:
-                child.kill()
-            async with locks.hold(key):  # in time, or NotAcquired
-                pass
 
     # Waiting
 
@@ -210,26 +298,6 @@ class AsyncEngineContract:
 
             async with locks.hold(key):
                 assert await crew.start(wait).result() < OVERRUN
-
-    @asynchronous
-    async def test_waiters_are_served_in_order_of_arrival(self, target: str, key: str) -> None:
-        async with open_locks(target) as locks, Crew() as crew:
-            if not locks.capabilities.fair:
-                pytest.skip("the engine does not promise an order")
-            served: list[int] = []
-
-            async def wait(number: int) -> None:
-                async with locks.hold(key):
-                    served.append(number)
-
-            async with locks.hold(key):
-                jobs = []
-                for number in range(8):
-                    jobs.append(crew.start(wait, number))
-                    await until_waiting(locks, key, number + 1)
-            for job in jobs:
-                await job.result()
-            assert served == list(range(8))
 
     @asynchronous
     async def test_a_waiter_that_gave_up_does_not_hold_up_the_next(self, target: str, key: str) -> None:
@@ -401,10 +469,7 @@ class AsyncEngineContract:
     async def test_the_fence_grows_with_every_grant(self, target: str, key: str) -> None:
         async with open_locks(target) as locks:
             if not locks.capabilities.fenced:
-                async with locks.hold(key) as held:
-                    with pytest.raises(Unsupported):
-                        _ = held.fence
-                return
+                return  # refused, see above
             fences: list[int] = []
 
             async def take() -> None:
@@ -421,57 +486,12 @@ class AsyncEngineContract:
     async def test_a_lease_can_be_extended_and_never_adds_up(self, target: str, key: str) -> None:
         async with open_locks(target) as locks:
             if not locks.capabilities.expiring:
-                async with locks.hold(key) as held:
-                    assert held.remaining == inf
-                    with pytest.raises(Unsupported):
-                        await held.extend(10)
-                with pytest.raises(Unsupported, match="ttl"):
-                    locks.hold(key, ttl=10)
-                return
+                return  # refused, see above
             async with locks.hold(key, ttl=10) as held:
                 assert 0 < held.remaining <= 10
                 for _ in range(20):
                     await held.extend(20)
                 assert 10 < held.remaining <= 20
-
-    @asynchronous
-    async def test_a_detached_lock_stays_held_until_it_is_attached_and_released(self, target: str, key: str) -> None:
-        async with open_locks(target) as locks, Crew() as crew:
-            if not locks.capabilities.detachable:
-                async with locks.hold(key) as held:
-                    with pytest.raises(Unsupported):
-                        await held.detach()
-                with pytest.raises(Unsupported):
-                    locks.attach("holdfast1:key%3Aany:secret")
-                return
-            async with locks.hold(key) as held:
-                token = await held.detach()
-                with pytest.raises(NotHeld):
-                    held.check()
-            assert not await is_free(locks, key)
-            async with locks.attach(token) as taken_up:
-                taken_up.check()
-                assert taken_up.key == held.key
-                assert not await crew.start(is_free, locks, key).result()
-            assert await is_free(locks, key)
-
-    @asynchronous
-    async def test_a_stale_token_is_refused_and_touches_nobody(self, target: str, key: str) -> None:
-        async with open_locks(target) as locks, Crew() as crew:
-            if not locks.capabilities.detachable:
-                pytest.skip("the engine's locks cannot be detached")
-            async with locks.hold(key) as held:
-                token = await held.detach()
-            async with locks.attach(token):
-                pass
-            async with locks.hold(key) as present:
-                with pytest.raises(NotHeld):
-                    async with locks.attach(token):
-                        raise AssertionError("two holders")
-                present.check()
-                assert not await crew.start(is_free, locks, key).result()
-            with pytest.raises(InvalidOption):
-                locks.attach("not a token")
 
     @asynchronous
     async def test_operators_see_who_holds_what(self, target: str, key: str) -> None:
