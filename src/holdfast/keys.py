@@ -188,6 +188,8 @@ def _utf8(part: str, what: str) -> bytes:
 def _checked(space: str, *parts: object) -> Key:
     if len(parts) == 1 and isinstance(parts[0], tuple):
         parts = parts[0]
+    if space:
+        _utf8(space, "the space")
     match parts:
         case (Key() as key,):
             if key.space == space:
