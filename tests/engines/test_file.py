@@ -14,6 +14,7 @@ import pytest
 
 from holdfast import BackendUnavailable, Locks, NotAcquired, Unsupported
 from holdfast.engines.file import descriptors, grip, sweep
+from holdfast.engines.file.engine import HANDOVERS
 from holdfast.testing import PATIENCE, Child
 
 
@@ -139,15 +140,36 @@ def test_a_late_waiter_takes_over_the_thread_that_is_left_in_flock(locks: Locks,
     waiter.end()
 
 
-def test_a_tight_loop_in_one_process_does_not_starve_another(locks: Locks, child: Child, tmp_path: Path) -> None:
-    counter = tmp_path / "counter.txt"
-    counter.write_text("0")
-    child.send("count", "a", str(counter), "20000")
-    wait_until(lambda: counter.read_text() not in ("", "0"), "the other process never began")
-    for _ in range(5):
+def test_a_crowd_in_one_process_does_not_starve_another(locks: Locks, child: Child, tmp_path: Path) -> None:
+    counter = tmp_path / "counter"
+    counter.write_bytes(bytes(8))
+
+    def grants() -> int:
+        return int.from_bytes(counter.read_bytes(), "big")
+
+    child.send("crowd", "a", str(counter))  # four threads that take it again as soon as they have released it
+    wait_until(grants, "the other process never began")
+    overtaken = []
+    for _ in range(20):
+        before = grants()
         with locks.hold("a", wait=5):
-            pass
-    os.kill(child.pid, signal.SIGKILL)
+            overtaken.append(grants() - before)
+    child.kill()
+    # Its share of hand-overs, twice: when we come in the middle of one, and when the kernel lets it in once more.
+    assert sorted(overtaken)[len(overtaken) // 2] <= 2 * (HANDOVERS + 1), overtaken
+
+
+def test_a_waiter_that_is_paused_does_not_hold_up_the_others(locks: Locks, child: Child, tmp_path: Path) -> None:
+    block = locks.hold("a")
+    block.__enter__()
+    child.send("hold", "a")
+    wait_until(lambda: kernel_waiters(lock_file(tmp_path)), "the child never waited")
+    os.kill(child.pid, signal.SIGSTOP)
+    block.__exit__(None, None, None)
+    with locks.hold("a", wait=PATIENCE):
+        os.kill(child.pid, signal.SIGCONT)
+    assert child.answer().startswith("held")
+    child.ask("release")
 
 
 def test_holders_are_seen_across_processes_with_note_and_waiters(locks: Locks, child: Child) -> None:
@@ -266,7 +288,7 @@ def test_names_are_safe_on_any_file_system(locks: Locks, tmp_path: Path) -> None
         with locks.hold(key):
             pass
     names = [path.name for path in tmp_path.iterdir()]
-    assert len({name.lower() for name in names}) == 2 * len(keys)
+    assert len({name.lower() for name in names}) == len(keys)
     assert all(len(name) < 150 and name.isascii() and "/" not in name for name in names)
 
 

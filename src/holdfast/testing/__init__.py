@@ -10,21 +10,22 @@ To run the contract on an engine of your own, take the parts that it declares; a
             return "my_package.engine:make_engine"  # or a URL
 """
 
-from ._async.contract import AsyncBetweenProcesses, AsyncDetaching, AsyncEveryEngine, AsyncInOrderOfArrival
-from ._async.interruptions import AsyncInterruptions
-from ._sync.contract import BetweenProcesses, Detaching, EveryEngine, InOrderOfArrival
-from ._sync.interruptions import Interruptions
-from .child import Child
-from .target import PATIENCE, open_engine
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-
-class EngineContract(EveryEngine, Interruptions):
-    """What every engine promises to ``Locks``."""
-
-
-class AsyncEngineContract(AsyncEveryEngine, AsyncInterruptions):
-    """What every engine promises to ``AsyncLocks``."""
-
+if TYPE_CHECKING:
+    from .child import Child
+    from .suite import (
+        AsyncBetweenProcesses,
+        AsyncDetaching,
+        AsyncEngineContract,
+        AsyncInOrderOfArrival,
+        BetweenProcesses,
+        Detaching,
+        EngineContract,
+        InOrderOfArrival,
+    )
+    from .target import PATIENCE, open_engine
 
 __all__ = [
     "EngineContract",
@@ -40,3 +41,12 @@ __all__ = [
     "PATIENCE",
     "open_engine",
 ]
+
+_ELSEWHERE = {"Child": "child", "PATIENCE": "target", "open_engine": "target"}
+
+
+def __getattr__(name: str) -> Any:
+    # Late, so that the processes that tests start do not load pytest.
+    if name not in __all__:
+        raise AttributeError(f"module 'holdfast.testing' has no attribute {name!r}")
+    return getattr(import_module(f"holdfast.testing.{_ELSEWHERE.get(name, 'suite')}"), name)

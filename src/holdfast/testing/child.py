@@ -5,10 +5,13 @@ It answers each line on its standard input with one line. Everything about it en
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import subprocess
 import sys
+import threading
+import time
 from contextlib import ExitStack
 
 from .._sync.locks import Locks
@@ -67,6 +70,21 @@ def _count(locks: Locks, key: str, path: str, times: int) -> None:
                 file.write(str(before + 1))
 
 
+def _crowd(locks: Locks, key: str, path: str) -> None:
+    """Four threads that take the lock again as soon as they have released it, and count their grants in the file."""
+    file = os.open(path, os.O_RDWR)
+    numbers = itertools.count(1)
+
+    def spin() -> None:
+        while True:
+            with locks.hold(key):
+                os.pwrite(file, next(numbers).to_bytes(8, "big"), 0)
+                time.sleep(0.001)
+
+    for _ in range(4):
+        threading.Thread(target=spin, daemon=True).start()
+
+
 def main(target: str) -> None:
     locks = Locks(open_engine(target))
     held = ExitStack()
@@ -76,6 +94,8 @@ def main(target: str) -> None:
             case ["count", key, path, times]:
                 _count(locks, key, path, int(times))
                 print("done", flush=True)
+            case ["crowd", key, path]:
+                _crowd(locks, key, path)
             case ["hold", key]:
                 handle = held.enter_context(locks.hold(key))
                 print(f"held {handle.fence if locks.capabilities.fenced else ''}", flush=True)

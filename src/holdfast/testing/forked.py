@@ -14,6 +14,7 @@ from .target import PATIENCE, open_engine
 
 
 def child_owns_nothing(locks: Locks, key: str) -> None:
+    may_go_on, parent_released = os.pipe()
     with locks.hold(key) as held:
         child = os.fork()
         if child == 0:
@@ -23,16 +24,19 @@ def child_owns_nothing(locks: Locks, key: str) -> None:
                 except NotHeld:
                     _say(f"child: {name} refused")
         else:
-            os.waitpid(child, 0)
             held.check()
             if _tried_in_thread(locks, key) is None:
                 _say("parent: still holds")
     if child == 0:
         _say("child: left the block in silence")
-        with locks.hold(f"{key}-of-child"):
-            _say("child: took a lock of its own")
+        os.close(parent_released)
+        os.read(may_go_on, 1)
+        with locks.hold(key, wait=PATIENCE):
+            _say("child: took the lock as its own")
         os._exit(0)
     _say("parent: released" if _tried_in_thread(locks, key) else "parent: did not release")
+    os.close(parent_released)
+    os.waitpid(child, 0)
 
 
 def fork_in_a_crowd(locks: Locks, key: str) -> None:

@@ -62,24 +62,18 @@ class Grip:
 
 def take(names: Names, *, block: bool) -> Grip | None:
     """Takes the lock; None if it is busy and ``block`` is false. A call that blocks does so without limit."""
-    gate = descriptors.open_file(names.gate)
+    lock = _take_lock_file(names.lock, block)
+    if lock is None:
+        return None
     try:
-        if not _flock(gate, block):
-            return None
-        lock = _take_lock_file(names.lock, block)
-        if lock is None:
-            return None
-        try:
-            held, guard = _take_guard(names.guard, block)
-        except BaseException:
-            descriptors.close(lock)
-            raise
-        if not held:
-            descriptors.close(lock)
-            return None
-        return Grip(lock, guard)
-    finally:
-        descriptors.close(gate)
+        held, guard = _take_guard(names.guard, block)
+    except BaseException:
+        descriptors.close(lock)
+        raise
+    if not held:
+        descriptors.close(lock)
+        return None
+    return Grip(lock, guard)
 
 
 def read_record(path: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 from ..base import Holder
 from .grip import read_record
-from .names import GATE, LOCK
+from .names import LOCK
 
 
 class _Flocks(NamedTuple):
@@ -66,9 +66,8 @@ def _holder(path: str, flocks: _Flocks | None, here: dict[str, Here]) -> Holder 
 
 def _waiting(path: str, flocks: _Flocks, here: dict[str, Here]) -> int:
     """All waiters of this process, and one for each other process: it has one thread in flock for all of its own."""
-    stem = path.removesuffix(LOCK)
-    in_kernel = flocks.waiters(path) + flocks.waiters(stem + GATE)
-    ours = here.get(os.path.basename(stem))
+    in_kernel = flocks.waiters(path)
+    ours = here.get(os.path.basename(path).removesuffix(LOCK))
     if ours is None:
         return in_kernel
     own_thread = 0 if ours.held else 1

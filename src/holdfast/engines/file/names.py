@@ -9,7 +9,6 @@ from typing import Final, NamedTuple
 from ...keys import Key
 
 LOCK: Final = ".lock"
-GATE: Final = ".next"
 
 
 class Names(NamedTuple):
@@ -17,8 +16,6 @@ class Names(NamedTuple):
 
     lock: str
     """The file whose flock is the lock."""
-    gate: str
-    """The file whose flock is held by whoever is next: nobody overtakes the one that waits there."""
     guard: bytes
     """A socket name in the kernel, held with the lock: it cannot be unlinked."""
 
@@ -30,9 +27,8 @@ def file_name(key: Key) -> str:
 
 
 def names(folder: str, folder_id: bytes, name: str) -> Names:
-    path = os.path.join(folder, name)
     digest = blake2b(name.encode(), key=folder_id, digest_size=16).hexdigest().encode()
-    return Names(path + LOCK, path + GATE, b"\0holdfast/" + digest)
+    return Names(os.path.join(folder, name + LOCK), b"\0holdfast/" + digest)
 
 
 def folder_id(folder: str) -> bytes:

@@ -30,7 +30,6 @@ def sweep(folder: str, folder_id: bytes, unused: float = UNUSED_SECONDS) -> int:
                 continue
             try:
                 os.unlink(of_lock.lock)
-                os.unlink(of_lock.gate)
                 swept += 1
             finally:
                 grip.release()

@@ -133,7 +133,15 @@ class AsyncDetaching(AsyncPart):
                 token = await held.detach()
             async with locks.attach(token):
                 pass
-            async with locks.hold(key) as present:
+            with pytest.raises(NotHeld):  # free
+                await locks.attach(token).__aenter__()
+            async with locks.hold(key) as held:
+                present_token = await held.detach()
+            with pytest.raises(NotHeld):  # detached anew
+                await locks.attach(token).__aenter__()
+            async with locks.attach(present_token):
+                pass
+            async with locks.hold(key) as present:  # held
                 with pytest.raises(NotHeld):
                     async with locks.attach(token):
                         raise AssertionError("two holders")
@@ -575,7 +583,7 @@ class AsyncEveryEngine(AsyncPart):
 
             async def wait() -> None:
                 with pytest.raises(ClientClosed):
-                    async with locks.hold(key):
+                    async with locks.hold(key, wait=None):
                         raise AssertionError("two holders")
 
             async with others.hold(key):
@@ -590,13 +598,15 @@ class AsyncEveryEngine(AsyncPart):
 
     @asynchronous
     async def test_closing_a_client_frees_what_it_holds_and_says_so(self, target: str, key: str) -> None:
-        async with open_locks(target) as others:
+        async with open_locks(target) as others, Crew() as crew:
             locks = open_locks(target)
+            block = locks.hold(key)
+            held = await crew.start(block.__aenter__).result()
+            await locks.close()
+            assert await is_free(others, key)  # at once, not only when the block is left
+            assert held.lost
             with pytest.raises(LockLost):
-                async with locks.hold(key):
-                    await locks.close()
-                    await pause(0.05)
-            assert await is_free(others, key)
+                await block.__aexit__(None, None, None)
 
     @asynchronous
     async def test_nothing_is_left_behind_by_waits_that_came_to_nothing(self, target: str, key: str) -> None:

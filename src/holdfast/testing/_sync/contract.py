@@ -134,7 +134,15 @@ class Detaching(Part):
                 token = held.detach()
             with locks.attach(token):
                 pass
-            with locks.hold(key) as present:
+            with pytest.raises(NotHeld):  # free
+                locks.attach(token).__enter__()
+            with locks.hold(key) as held:
+                present_token = held.detach()
+            with pytest.raises(NotHeld):  # detached anew
+                locks.attach(token).__enter__()
+            with locks.attach(present_token):
+                pass
+            with locks.hold(key) as present:  # held
                 with pytest.raises(NotHeld):
                     with locks.attach(token):
                         raise AssertionError("two holders")
@@ -576,7 +584,7 @@ class EveryEngine(Part):
 
             def wait() -> None:
                 with pytest.raises(ClientClosed):
-                    with locks.hold(key):
+                    with locks.hold(key, wait=None):
                         raise AssertionError("two holders")
 
             with others.hold(key):
@@ -591,13 +599,15 @@ class EveryEngine(Part):
 
     @synchronous
     def test_closing_a_client_frees_what_it_holds_and_says_so(self, target: str, key: str) -> None:
-        with open_locks(target) as others:
+        with open_locks(target) as others, Crew() as crew:
             locks = open_locks(target)
+            block = locks.hold(key)
+            held = crew.start(block.__enter__).result()
+            locks.close()
+            assert is_free(others, key)  # at once, not only when the block is left
+            assert held.lost
             with pytest.raises(LockLost):
-                with locks.hold(key):
-                    locks.close()
-                    pause(0.05)
-            assert is_free(others, key)
+                block.__exit__(None, None, None)
 
     @synchronous
     def test_nothing_is_left_behind_by_waits_that_came_to_nothing(self, target: str, key: str) -> None:

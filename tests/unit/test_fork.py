@@ -1,0 +1,41 @@
+"""A mutex that another thread held at the fork must not stay shut in the child. Here it is held for certain."""
+
+import subprocess
+import sys
+
+import pytest
+
+SCRIPT = """
+import os
+from holdfast import Locks, order, owner, ticket
+from holdfast.engines import memory
+from holdfast.engines.file import descriptors, engine
+locks = Locks.from_url({url!r})
+with locks.hold("a"):
+    pass
+{mutex}.acquire()
+if os.fork() == 0:
+    with locks.hold("a"), locks.hold("b"):
+        Locks.from_url({url!r})
+        os.write(1, b"child worked")
+        os._exit(0)
+os.wait()
+"""
+
+
+@pytest.mark.parametrize(
+    ("url", "mutex"),
+    [
+        ("memory://fork", "locks._client._mutex"),
+        ("memory://fork", "locks._client.engine._space._mutex"),
+        ("memory://fork", "ticket._transitions"),
+        ("memory://fork", "order._seen.mutex"),
+        ("memory://fork", "memory._spaces_mutex"),
+        ("file://{tmp}", "locks._client.engine._folder.mutex"),
+        ("file://{tmp}", "engine._folders_mutex"),
+    ],
+)
+def test_no_mutex_stays_shut_in_a_child(url: str, mutex: str, tmp_path: object) -> None:
+    script = SCRIPT.format(url=url.format(tmp=tmp_path), mutex=mutex)
+    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=10)
+    assert outcome.stdout == "child worked", outcome.stderr
