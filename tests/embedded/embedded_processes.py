@@ -29,6 +29,7 @@ class Watched:
     """A process held by a pidfd: its id cannot be mistaken for another's, and its end can be waited for."""
 
     def __init__(self, pid: int) -> None:
+        assert pid > 1, "not a process of a test"
         self.pid = pid
         self._fd = os.pidfd_open(pid)
 
@@ -133,7 +134,10 @@ class Stage:
 
     def watch_running(self, url: str, server: int | None = None) -> Running:
         watched = self.watch(server or server_pid(url))
-        return Running(url, watched, self.watch(int(watched.status("PPid")[0])))
+        # What is watched gets killed in the end: an orphan's parent is init, or some other process that is not ours.
+        parent = int(watched.status("PPid")[0])
+        assert parent in keepers_of(self.folder), f"the server {watched.pid} has no keeper"
+        return Running(url, watched, self.watch(parent))
 
     def strike(self) -> None:
         for user in self.users:

@@ -33,6 +33,18 @@ def test_a_killed_keeper_takes_the_server_along(stage: Stage, kind: str) -> None
     assert running.server.has_ended()  # though it still has a user
 
 
+def test_nobody_joins_a_server_that_goes_down_with_its_killed_keeper(stage: Stage) -> None:
+    # Redis notices the request to end once per its tick, of which this one has one a second; until then it answers.
+    old = stage.user("redis", options={"hz": "1"}).start()
+    starters = [stage.user("redis") for _ in range(3)]
+    old.keeper.kill()
+    assert old.keeper.has_ended()
+    for starter in starters:
+        starter.tell("start")
+    assert len({starter.running().server.pid for starter in starters} | {old.server.pid}) == 2
+    assert old.server.has_ended()
+
+
 def test_a_keeper_ends_with_its_killed_server(stage: Stage, kind: str) -> None:
     running = stage.user(kind).start()
     running.server.kill()

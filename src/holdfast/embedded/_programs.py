@@ -18,7 +18,7 @@ from holdfast.embedded._error import EmbeddedError, missing_programs
 def postgres_folder(cluster_version: str | None) -> Path:
     """The folder with ``initdb`` and ``postgres``: of the cluster's major version if there is one, else the newest."""
     named = os.environ.get("HOLDFAST_POSTGRES_BIN")
-    folders = [Path(named)] if named else list(_postgres_folders())
+    folders = [Path(named).absolute()] if named else list(_postgres_folders())
     by_version = {_major_version(folder): folder for folder in reversed(folders)}
     if not by_version:
         raise missing_programs("PostgreSQL server")
@@ -41,7 +41,7 @@ def redis_server() -> Path:
     on_path = shutil.which("redis-server")
     if on_path is None:
         raise missing_programs("Redis server")
-    return Path(on_path)
+    return Path(on_path).absolute()
 
 
 def _postgres_folders() -> Iterator[Path]:
@@ -70,4 +70,4 @@ def _major_version(folder: Path) -> str:
 def _runnable(program: Path) -> Path:
     if not os.access(program, os.X_OK):
         raise EmbeddedError(f"{program} is not a program that can be run here")
-    return program.absolute()
+    return program.absolute()  # the keeper runs in another folder

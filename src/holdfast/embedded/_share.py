@@ -3,7 +3,8 @@
 Who is alive is decided by the kernel alone: a flock() goes away with the last process that has the file open,
 however that process ends. Process ids are never asked: they go stale and are given to others.
 
-``start.lock``   held by the one process that looks or starts.
+``start.lock``   held by the one process that looks or starts. Without it a second starter, which cannot tell the
+                 first one's keeper.lock from a keeper's, could join a server that is going down with a killed keeper.
 ``users.lock``   shared by every user. The keeper asks for it exclusively, which it gets when the last user is gone.
 ``keeper.lock``  the keeper's, for its life. The starter takes it and hands it down: there is no moment in which a
                  starter killed half-way would let a second keeper in.

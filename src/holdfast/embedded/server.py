@@ -76,7 +76,7 @@ def start(recipe: Recipe, data_dir: str | os.PathLike[str], options: Mapping[str
                     # Processes of a killed server may still be on their way out: two at once would ruin the data.
                     deadline.wait_for(server.try_exclusive, f"a killed {recipe.name} in {home.path} is still ending")
                     _launch(recipe, home, options, keeper, server, deadline)
-        return Server(recipe.url(home.socket()), Path(data_dir), home, users)
+        return Server(recipe.url(home.socket()), home.path.parent, home, users)
     except BaseException:
         users.close()
         raise
@@ -127,8 +127,9 @@ def _launch(
 def _spawn_keeper(order: Order, log: int) -> None:
     """Start the detached keeper; the process waited for here only forks it."""
     package_folder = str(Path(__file__).parents[2])
+    same_file_names = f"utf8={sys.flags.utf8_mode}"  # else a name beyond ASCII may be another file to the keeper
     subprocess.run(
-        [sys.executable, "-I", "-S", "-c", _KEEPER, package_folder, f"keeper of {order.home}"],
+        [sys.executable, "-I", "-S", "-X", same_file_names, "-c", _KEEPER, package_folder, f"keeper of {order.home}"],
         input=order.to_json(),  # not on the command line: options may hold a password
         stdout=log,
         stderr=log,
