@@ -174,8 +174,10 @@ def processes_naming(text: str) -> Iterator[int]:
 
 
 def environment() -> dict[str, str]:
+    """This process's, and the same packages for whatever Python is run."""
+    packages = [path for path in sys.path if path.endswith("site-packages")]
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")} | {
-        "PYTHONPATH": os.pathsep.join([SOURCE, *(path for path in sys.path if path.endswith("site-packages"))]),
+        "PYTHONPATH": os.pathsep.join([SOURCE, *packages, os.environ.get("PYTHONPATH", "")]),
         "PYTHONDONTWRITEBYTECODE": "1",
     }
 

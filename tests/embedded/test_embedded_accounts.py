@@ -11,7 +11,7 @@ import pytest
 from embedded_processes import Running, Stage, _credentials, python_for
 
 from holdfast import embedded
-from holdfast.embedded._programs import postgres_folder
+from holdfast.embedded._programs import postgres_folder, postgres_version
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another account")
 ORDINARY = "daemon"
@@ -100,7 +100,12 @@ def test_root_as_a_default_container_has_it_can_use_it(bare_stage: Stage) -> Non
 
 @as_root
 def test_nobody_else_is_let_in_even_if_the_folder_is_opened(bare_stage: Stage) -> None:
-    running = bare_stage.user("postgres", options={"unix_socket_permissions": "0777"}).start()
+    user = bare_stage.user("postgres", options={"unix_socket_permissions": "0777"})
+    if int(postgres_version(postgres_folder(None))) < 16:  # cannot tell accounts apart well enough, so it is not opened
+        user.tell("start")
+        assert "must stay 0700" in user.expect("refused")["text"]
+        return
+    running = user.start()
     for folder in (bare_stage.folder / "postgres", bare_stage.folder, bare_stage.folder.parent):
         folder.chmod(0o711)
     python_for(ORDINARY)  # skips where that account could not run psql either

@@ -19,7 +19,7 @@ def postgres_folder(cluster_version: str | None) -> Path:
     """The folder with ``initdb`` and ``postgres``: of the cluster's major version if there is one, else the newest."""
     named = os.environ.get("HOLDFAST_POSTGRES_BIN")
     folders = [Path(named).absolute()] if named else list(_postgres_folders())
-    by_version = {_major_version(folder): folder for folder in reversed(folders)}
+    by_version = {postgres_version(folder): folder for folder in reversed(folders)}
     if not by_version:
         raise missing_programs("PostgreSQL server")
     if cluster_version is None:
@@ -58,7 +58,8 @@ def _wheel_folder(package: str) -> Path | None:
     return Path(spec.origin).parent if spec and spec.origin else None
 
 
-def _major_version(folder: Path) -> str:
+def postgres_version(folder: Path) -> str:
+    """The major version of the PostgreSQL in that folder."""
     program = _runnable(folder / "postgres")
     said = subprocess.run([program, "--version"], capture_output=True, text=True, check=False).stdout
     version = re.search(r"\(PostgreSQL\) (\d+)", said)

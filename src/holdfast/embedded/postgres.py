@@ -68,7 +68,7 @@ class _Postgres:
         cluster = bench.home / "cluster"
         if not cluster.exists():
             _make_cluster(bench, cluster, sync=settings.get("fsync", "on") == "on")
-        _write_access_rules(bench.home, (cluster / "PG_VERSION").read_text().strip())
+        _write_access_rules(bench.home, int((cluster / "PG_VERSION").read_text()), settings)
         _forget_killed_server(cluster, bench.socket)
         settings = {
             "hba_file": str(bench.home / "pg_hba.conf"),
@@ -139,17 +139,20 @@ def _sync_folder(folder: Path) -> None:
         os.close(fd)
 
 
-def _write_access_rules(home: Path, version: str) -> None:
+def _write_access_rules(home: Path, version: int, settings: Mapping[str, str]) -> None:
     """Let the folder's owner and root in as any role, and nobody else.
 
     The names are those the kernel reports for the other end of the socket. Before version 16 a map cannot say "any
     role"; there the modes do it alone: socket and folder are 0700, so nobody but those two can connect at all.
     """
-    local = "peer map=holdfast" if int(version) >= 16 else "trust"
-    (home / "pg_hba.conf").write_text(f"# Written anew at every start.\nlocal all all {local}\n")
-    names = {pwd.getpwuid(uid).pw_name for uid in (os.geteuid(), 0)}
-    lines = [f'holdfast "{name}" all\n' for name in sorted(names)]
-    (home / "pg_ident.conf").write_text("# Written anew at every start.\n" + "".join(lines if "map" in local else []))
+    names = sorted({pwd.getpwuid(uid).pw_name for uid in (os.geteuid(), 0)})
+    rule, map_lines = "peer map=holdfast", [f'holdfast "{name}" all\n' for name in names]
+    if version < 16:
+        rule, map_lines = "trust", []
+        if settings["unix_socket_permissions"] != _SETTINGS["unix_socket_permissions"]:
+            raise EmbeddedError("before PostgreSQL 16 unix_socket_permissions must stay 0700: it is all that guards it")
+    (home / "pg_hba.conf").write_text(f"# Written anew at every start.\nlocal all all {rule}\n")
+    (home / "pg_ident.conf").write_text("# Written anew at every start.\n" + "".join(map_lines))
 
 
 def _forget_killed_server(cluster: Path, socket: str) -> None:
