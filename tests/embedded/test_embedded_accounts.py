@@ -78,9 +78,9 @@ def test_root_with_private_parent_folders_changes_none_of_them(bare_stage: Stage
 
 
 @as_root
-def test_root_gives_no_capability_where_none_is_needed(bare_stage: Stage, kind: str) -> None:
-    bare_stage.folder.parent.chmod(0o711)
-    running = bare_stage.user(kind).start()
+def test_root_gives_no_capability_where_none_is_needed(stage: Stage, kind: str) -> None:
+    stage.folder.parent.chmod(0o711)
+    running = stage.user(kind).start()
     python_for("nobody")  # skips where the programs themselves are below a private folder
     assert capabilities_of(running) == 0
 

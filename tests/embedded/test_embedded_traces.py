@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from embedded_processes import FAST, Stage
+from embedded_processes import FAST, Running, Stage
 
 from holdfast import embedded
 
@@ -27,18 +27,18 @@ def deep(stage: Stage) -> Path:
     return stage.folder / ("long " * 20) / "50% off, & more?#"
 
 
-def shared_memory() -> set[str]:
-    return {name for name in os.listdir("/dev/shm") if name.startswith("PostgreSQL")}
+def uses_dev_shm(running: Running) -> bool:
+    """Whether it has files there, which nobody would remove if it were killed."""
+    return "/dev/shm/" in Path(f"/proc/{running.server.pid}/maps").read_text()
 
 
 def test_nothing_is_left_after_the_stop(stage: Stage, kind: str, temporary: Path) -> None:
-    before = shared_memory()
     user = stage.user(kind, env={"TMPDIR": str(temporary)})
     running = user.start()
+    assert not uses_dev_shm(running)
     user.leave()
     assert running.has_ended()
     assert list(temporary.iterdir()) == []
-    assert shared_memory() == before
     assert not any(path.is_socket() for path in stage.folder.rglob("*"))
     assert os.listdir(stage.folder.parent) == [stage.folder.name]
 
@@ -60,13 +60,11 @@ def test_a_path_too_long_for_a_socket_works_and_leaves_nothing(
 def test_a_kill_of_everything_leaves_only_what_the_next_start_uses_again(
     stage: Stage, kind: str, temporary: Path, deep: Path
 ) -> None:
-    before = shared_memory()
     user = stage.user(kind, deep, env={"TMPDIR": str(temporary)})
     killed = user.start()
     for victim in (stage.watch(user.process.pid), killed.keeper, killed.server):
         victim.kill()
     assert killed.has_ended()
-    assert shared_memory() == before
     next_user = stage.user(kind, deep, env={"TMPDIR": str(temporary)})
     again = next_user.start()
     assert again.url == killed.url
