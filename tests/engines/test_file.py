@@ -64,6 +64,11 @@ class Waiter:
         assert not self.thread.is_alive()
 
 
+def all_threads_stopped(pid: int) -> bool:
+    states = [stat.read_text().rpartition(") ")[2][0] for stat in Path(f"/proc/{pid}/task").glob("*/stat")]
+    return set(states) == {"T"}
+
+
 def kernel_waiters(path: Path) -> int:
     inode = str(path.stat().st_ino)
     return sum(inode in line and "->" in line for line in Path("/proc/locks").read_text().splitlines())
@@ -165,8 +170,12 @@ def test_a_waiter_that_is_paused_does_not_hold_up_the_others(locks: Locks, child
     child.send("hold", "a")
     wait_until(lambda: kernel_waiters(lock_file(tmp_path)), "the child never waited")
     os.kill(child.pid, signal.SIGSTOP)
-    block.__exit__(None, None, None)
-    with locks.hold("a", wait=PATIENCE):
+    try:
+        wait_until(lambda: all_threads_stopped(child.pid), "the child was not stopped")
+        block.__exit__(None, None, None)
+        with locks.hold("a", wait=PATIENCE):
+            pass
+    finally:
         os.kill(child.pid, signal.SIGCONT)
     assert child.answer().startswith("held")
     child.ask("release")
