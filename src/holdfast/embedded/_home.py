@@ -10,8 +10,8 @@ import pwd
 from dataclasses import dataclass
 from pathlib import Path
 
-from holdfast.embedded._error import EmbeddedError
-from holdfast.embedded._share import LockFile, open_private_file
+from ._error import EmbeddedError
+from ._share import LockFile, open_private_file
 
 LOG = "server.log"
 STATE = "state.json"

@@ -16,8 +16,8 @@ import ctypes
 import os
 from collections.abc import Sequence
 
-from holdfast.embedded._error import EmbeddedError
-from holdfast.embedded._prctl import AMBIENT_CAPABILITY, AMBIENT_RAISE, KEEP_CAPABILITIES, libc, prctl
+from ._error import EmbeddedError
+from ._prctl import AMBIENT_CAPABILITY, AMBIENT_RAISE, KEEP_CAPABILITIES, libc, prctl
 
 _DAC_OVERRIDE = 1
 _DAC_READ_SEARCH = 2

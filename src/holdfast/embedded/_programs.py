@@ -12,7 +12,7 @@ import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.embedded._error import EmbeddedError, missing_programs
+from ._error import EmbeddedError, missing_programs
 
 
 def postgres_folder(cluster_version: str | None) -> Path:

@@ -21,7 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast.embedded._error import EmbeddedError
+from ._error import EmbeddedError
 
 _POLL = 0.01  # flock() knows no timeout, so waiting with a deadline means asking again
 

@@ -19,11 +19,11 @@ import traceback
 from pathlib import Path
 from types import FrameType
 
-from holdfast.embedded import _privileges, postgres, redis
-from holdfast.embedded._error import EmbeddedError
-from holdfast.embedded._home import read_socket, write_socket
-from holdfast.embedded._prctl import die_with_parent
-from holdfast.embedded._recipe import Order, Recipe, Workbench
+from . import _privileges, postgres, redis
+from ._error import EmbeddedError
+from ._home import read_socket, write_socket
+from ._prctl import die_with_parent
+from ._recipe import Order, Recipe, Workbench
 
 _RECIPES: dict[str, Recipe] = {recipe.name: recipe for recipe in (postgres.RECIPE, redis.RECIPE)}
 _LONGEST_SOCKET = 107  # bytes in sockaddr_un.sun_path, less the closing zero

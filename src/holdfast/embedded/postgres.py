@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from holdfast.embedded import server
-from holdfast.embedded._error import EmbeddedError
-from holdfast.embedded._programs import postgres_folder
-from holdfast.embedded._recipe import Workbench
-from holdfast.embedded.server import Server
+from . import server
+from ._error import EmbeddedError
+from ._programs import postgres_folder
+from ._recipe import Workbench
+from .server import Server
 
 _SETTINGS = {
     "listen_addresses": "",
@@ -127,8 +127,10 @@ def _make_cluster(bench: Workbench, cluster: Path, *, sync: bool) -> None:
 def _require_account_name() -> None:
     try:
         pwd.getpwuid(os.geteuid())
-    except KeyError:
-        raise EmbeddedError(f"uid {os.geteuid()} has no name in the passwd database, which PostgreSQL's initdb needs")
+    except KeyError as error:
+        raise EmbeddedError(
+            f"uid {os.geteuid()} has no name in the passwd database, which PostgreSQL's initdb needs"
+        ) from error
 
 
 def _sync_folder(folder: Path) -> None:

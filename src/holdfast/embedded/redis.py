@@ -8,10 +8,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from holdfast.embedded import server
-from holdfast.embedded._programs import redis_server
-from holdfast.embedded._recipe import Workbench
-from holdfast.embedded.server import Server
+from . import server
+from ._programs import redis_server
+from ._recipe import Workbench
+from .server import Server
 
 _SETTINGS = {"port": "0", "unixsocketperm": "700", "appendonly": "yes"}
 _FIXED_SETTINGS = {"unixsocket", "daemonize", "supervised"}

@@ -11,10 +11,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from holdfast.embedded._error import EmbeddedError
-from holdfast.embedded._home import Home, open_home
-from holdfast.embedded._recipe import Order, Recipe
-from holdfast.embedded._share import Deadline, LockFile
+from ._error import EmbeddedError
+from ._home import Home, open_home
+from ._recipe import Order, Recipe
+from ._share import Deadline, LockFile
 
 _log = logging.getLogger("holdfast.embedded")
 
