@@ -3,6 +3,7 @@
 import asyncio
 import functools
 import logging
+import sys
 import threading
 
 import pytest
@@ -15,6 +16,7 @@ from holdfast import (
     InvalidOption,
     LockNamespace,
     Locks,
+    MissingExtra,
     NotAcquired,
     Unsupported,
     register_engine,
@@ -41,6 +43,17 @@ def test_a_bad_url_is_refused_and_its_secret_is_not_shown(url: str, says: str) -
             client.from_url(url)
         assert says in str(caught.value)
         assert "secret" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("driver", "url"), [("redis", "redis://localhost"), ("psycopg", "postgresql://u:secret@db/app")]
+)
+def test_a_missing_driver_says_what_to_install(driver: str, url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, driver, None)  # as if it were not installed
+    extra = {"redis": "redis", "psycopg": "postgres"}[driver]
+    with pytest.raises(MissingExtra, match=rf"pip install 'holdfast\[{extra}\]'") as caught:
+        Locks.from_url(url)
+    assert "secret" not in str(caught.value)
 
 
 @pytest.mark.parametrize("url", ["memory://options", "file:///tmp"])

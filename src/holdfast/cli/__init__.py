@@ -1,5 +1,29 @@
-"""The command line."""
+"""The command line: ``holdfast …``. One module per command; each is imported when it is called."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+
+from .. import __version__
 
 
-def main() -> int:
-    return 0
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="holdfast", description="One writer at a time, everywhere.")
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    commands = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    demo = commands.add_parser("demo", help="the same race without and with a lock, in a few seconds")
+    demo.add_argument("--processes", type=_count, default=4, metavar="N", help="how many write at once (default 4)")
+    demo.add_argument("--updates", type=_count, default=100, metavar="N", help="how many each makes (default 100)")
+    given = parser.parse_args(arguments)
+
+    from .demo import run
+
+    return run(given.processes, given.updates)
+
+
+def _count(text: str) -> int:
+    number = int(text)
+    if not 1 <= number <= 1000:
+        raise argparse.ArgumentTypeError(f"{number} is not between 1 and 1000")
+    return number

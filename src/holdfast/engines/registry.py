@@ -7,7 +7,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import Any, Final, NamedTuple
 
-from ..errors import InvalidOption, MissingExtra
+from ..errors import InvalidOption, MissingExtra, Unsupported
 from .base import Engine
 
 OpenEngine = Callable[[str, dict[str, Any]], Engine]
@@ -24,6 +24,10 @@ class _BuiltIn(NamedTuple):
 _BUILT_IN: Final = {
     "memory": _BuiltIn("holdfast.engines.memory", "MemoryEngine"),
     "file": _BuiltIn("holdfast.engines.file", "FileEngine"),
+    "postgresql": _BuiltIn("holdfast.engines.postgres", "PostgresEngine", "psycopg", "postgres"),
+    "postgres": _BuiltIn("holdfast.engines.postgres", "PostgresEngine", "psycopg", "postgres"),
+    "redis": _BuiltIn("holdfast.engines.redis", "RedisEngine", "redis", "redis"),
+    "rediss": _BuiltIn("holdfast.engines.redis", "RedisEngine", "redis", "redis"),
 }
 _registered: dict[str, OpenEngine] = {}
 
@@ -48,5 +52,7 @@ def engine_from_url(url: str, options: dict[str, Any]) -> Engine:
     built_in = _BUILT_IN[scheme]
     if built_in.driver is not None and find_spec(built_in.driver) is None:
         raise MissingExtra(f"{scheme}:// needs {built_in.driver}: pip install 'holdfast[{built_in.extra}]'")
+    if find_spec(built_in.module) is None:
+        raise Unsupported(f"url: {scheme}:// is not part of this version yet")
     engine: Engine = getattr(import_module(built_in.module), built_in.engine).from_url(place, options)
     return engine
