@@ -54,7 +54,8 @@ def imported_modules(path: Path) -> set[str]:
             if node.level:
                 base = list(package[: len(package) - node.level + 1])
                 target = base + (node.module.split(".") if node.module else [])
-                found.update([target[0]] if target else [alias.name for alias in node.names])
+                names = [target[0]] if target else [alias.name for alias in node.names]
+                found.update(name if any(name in layer for layer in LAYERS) else "__init__" for name in names)
             elif node.module == "holdfast":
                 found.add("__init__")
             elif (node.module or "").startswith("holdfast."):
