@@ -47,6 +47,7 @@ class Client:
         order_check: str,
     ) -> None:
         self.engine = engine
+        engine.new_wakeup = new_wakeup
         self.closed = False
         self._new_wakeup = new_wakeup
         self._blocks = blocks
@@ -67,7 +68,6 @@ class Client:
         """A ticket for a call with these options. Every mistake in them comes out here, before anything is acquired."""
         return Ticket(
             key,
-            self.engine.server,
             self.engine.wire(key),
             self._new_wakeup,
             wait=self._wait if isinstance(wait, Unset) else seconds("wait", wait),
@@ -105,6 +105,9 @@ class Client:
     def enter(self, ticket: Ticket, deadline: Deadline | None = None) -> Flow[bool]:
         """Acquires. False when it is busy (for a try, also when this thread or task has it already)."""
         ticket.deadline = deadline or Deadline.after(ticket.wait)
+        if not self.engine.ready:
+            yield from self._open(Deadline.after(DEFAULT_WAIT) if not ticket.waits else ticket.deadline)
+        ticket.at(self.engine.server)
         if not self._may_wait(ticket):
             return False
         self._register(ticket)
@@ -116,6 +119,9 @@ class Client:
         """Takes a detached lock up again."""
         ticket.owner = current()
         ticket.deadline = Deadline()
+        if not self.engine.ready:
+            yield from self._open(Deadline.after(DEFAULT_WAIT))
+        ticket.at(self.engine.server)
         self._register(ticket)
         granted = yield from self.engine.attach(ticket, secret)
         self._settle(ticket, granted)
@@ -160,10 +166,12 @@ class Client:
 
     def holders(self) -> Flow[list[Holder]]:
         self._check_open()
+        yield from self._open(Deadline.after(DEFAULT_WAIT))
         return (yield from self.engine.holders())
 
     def evict(self, key: Key, force: bool) -> Flow[bool]:
         self._check_open()
+        yield from self._open(Deadline.after(DEFAULT_WAIT))
         return (yield from self.engine.evict(key, force=force))
 
     def close(self) -> Flow[None]:
@@ -188,6 +196,11 @@ class Client:
         return NotAcquired(f"{ticket.key} was busy {waited}{self.engine.who_holds(ticket)}", key=ticket.key)
 
     # Inside
+
+    def _open(self, deadline: Deadline) -> Flow[None]:
+        self._check_open()
+        if not self.engine.ready:
+            yield from self.engine.open(deadline, self._new_wakeup)
 
     def _may_wait(self, ticket: Ticket) -> bool:
         """Judges re-entry, certain dead-locks and lock order. False for a try that finds its own lock."""

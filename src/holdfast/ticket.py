@@ -61,7 +61,6 @@ class Ticket:
     def __init__(
         self,
         key: Key,
-        server: Hashable,
         wire: Hashable,
         new_wakeup: Callable[[], Wakeup],
         *,
@@ -70,11 +69,12 @@ class Ticket:
         note: str | None = None,
     ) -> None:
         self.key = key
-        self.server = server
+        self.server: Hashable = None
         """Where the lock lives: equal for all clients of one server."""
         self.wire = wire
         """What the engine calls the key. Two keys with one wire key are one lock."""
-        self.lock: Hashable = (server, wire)
+        self.lock: Hashable = None
+        """The lock itself: the wire key on its server."""
         self.wait = wait
         self.ttl = ttl
         self.note = note
@@ -92,6 +92,11 @@ class Ticket:
         """The engine's own: a file descriptor, a connection, a token."""
         self._on_lost: Callable[[], None] | None = None
         self._process = fork.generation()
+
+    def at(self, server: Hashable) -> None:
+        """Says where the lock lives, which an engine may know only once it is connected."""
+        self.server = server
+        self.lock = (server, self.wire)
 
     @property
     def waits(self) -> bool:

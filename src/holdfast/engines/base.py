@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import Final, Literal, NamedTuple
 
+from ..deadline import Deadline
 from ..errors import Unsupported
-from ..flow import Flow, at_once
+from ..flow import Flow, Wakeup, at_once
 from ..keys import Key
 from ..ticket import State, Ticket
 
@@ -75,6 +76,18 @@ class Engine(ABC):
     @abstractmethod
     def server(self) -> Hashable:
         """The place itself: equal for two engines of this process exactly if they lock against each other."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether ``open`` need not be called."""
+        return True
+
+    new_wakeup: Callable[[], Wakeup]
+    """Makes a place to sleep for whoever drives the flow. Set by the client."""
+
+    def open(self, deadline: Deadline, new_wakeup: Callable[[], Wakeup]) -> Flow[None]:
+        """Gets ready: called first, while ``ready`` is false. ``server`` is asked for afterwards."""
+        return at_once(None)
 
     @abstractmethod
     def wire(self, key: Key) -> Hashable:

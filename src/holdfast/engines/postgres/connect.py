@@ -1,0 +1,92 @@
+"""Opening a lock connection, and refusing one on which a lock would not be safe."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from typing import Any, Final, NamedTuple
+
+import psycopg
+from psycopg import pq
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+
+from ...errors import BackendUnavailable, InvalidOption, Unsupported
+from .statements import STATEMENTS
+
+PREPARED: Final = (
+    "try_pair", "try_hash", "unlock_pair", "unlock_hash", "try_many", "unlock_many", "wait_pair", "wait_hash",
+    "unlock_all", "cancel", "ask_to_evict", "terminate", "locks",
+)  # fmt: skip
+
+# Shorter than the server's own (statements.sql), unless the address says otherwise.
+_PATIENCE: Final = {"keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 2, "tcp_user_timeout": 4000}
+
+
+class Identity(NamedTuple):
+    """One database of one server, however it was reached."""
+
+    system: str
+    database: str
+
+
+class Opened(NamedTuple):
+    connection: psycopg.Connection[Any]
+    identity: Identity
+
+
+def checked_conninfo(url: str) -> str:
+    """The address with what lock connections need added to it."""
+    try:
+        given = conninfo_to_dict(url)
+    except psycopg.ProgrammingError as error:
+        raise InvalidOption(f"url: {_first_line(error)}") from None
+    defaults: dict[str, Any] = {**_PATIENCE, "application_name": f"holdfast[{os.getpid()}]", "connect_timeout": 10}
+    return make_conninfo("", **{**defaults, **given})
+
+
+def open_connection(connect: Callable[[], psycopg.Connection[Any]], *, pooler: str | None, listens: bool) -> Opened:
+    """Connects, prepares the session and its statements, and checks that locks are safe there."""
+    try:
+        connection = connect()
+    except psycopg.Error as error:
+        raise BackendUnavailable(f"PostgreSQL cannot be reached: {_first_line(error)}") from error
+    try:
+        connection.autocommit = True
+        identity = _identify(connection, pooler)
+        connection.execute(STATEMENTS["prepare_session"])
+        if listens:
+            connection.execute(STATEMENTS["listen"])
+        for name in PREPARED:
+            result = connection.pgconn.prepare(name.encode(), STATEMENTS[name])
+            if result.status != pq.ExecStatus.COMMAND_OK:
+                raise BackendUnavailable(f"PostgreSQL refused a statement: {result.get_error_message()}")
+    except psycopg.Error as error:
+        connection.close()
+        raise BackendUnavailable(f"PostgreSQL cannot be used for locks: {_first_line(error)}") from error
+    except BaseException:
+        connection.close()
+        raise
+    return Opened(connection, identity)
+
+
+def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> Identity:
+    row = connection.execute(STATEMENTS["identify"]).fetchone()
+    assert row is not None
+    pid, standby, system, database = row
+    if standby:
+        raise Unsupported(
+            "this PostgreSQL is a standby: its locks exclude nobody on the primary; give the primary's address "
+            "(target_session_attrs=read-write picks it)"
+        )
+    if pid != connection.info.backend_pid and pooler != "session":
+        raise Unsupported(
+            "there is a connection pooler in between (the backend is not the one that was connected to): in "
+            "transaction mode two clients would hold one lock; give PostgreSQL's own address, or pooler='session' if "
+            "it pools sessions"
+        )
+    return Identity(str(system), str(database))
+
+
+def _first_line(error: BaseException) -> str:
+    """libpq's message may go on for long, and repeat the password's place; its first line says what happened."""
+    return str(error).partition("\n")[0]

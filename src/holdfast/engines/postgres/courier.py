@@ -1,0 +1,148 @@
+"""The thread of a hub that does what no caller can: it stands in the server's queues, brings abandoned round trips to
+their end, serves the tasks of event loops, and notices when a connection is gone.
+
+It never blocks in a single connection. It sleeps while nothing is held and nothing is asked.
+"""
+
+from __future__ import annotations
+
+import os
+import selectors
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from math import inf
+from typing import TYPE_CHECKING, Final
+
+import psycopg
+
+from .connection import LockConnection, Trip
+from .lines import Line
+
+if TYPE_CHECKING:
+    from .hub import Hub
+
+POLL_SECONDS: Final = 0.02
+"""How often keys are tried for which no connection is left to wait."""
+WATCH_SECONDS: Final = 0.1
+"""How often idle connections that hold locks are looked at: a loss is seen that soon."""
+WAIT_SECONDS: Final = 60.0
+"""How long a statement waits at most: it holds a snapshot, which holds back vacuum and CREATE INDEX CONCURRENTLY."""
+_QUIET_WATCHES: Final = 10
+
+
+class Courier:
+    def __init__(self, hub: Hub) -> None:
+        self._hub = hub
+        self._jobs: deque[Callable[[], object]] = deque()
+        self._selector = selectors.DefaultSelector()
+        self._wake_read, self._wake_write = os.pipe()
+        os.set_blocking(self._wake_read, False)
+        os.set_blocking(self._wake_write, False)
+        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._registered: set[LockConnection] = set()
+        self._sleeps = True
+        self._quiet = 0
+        self._next_watch = inf
+        self._stopping = False
+        self._thread = threading.Thread(target=self._run, name="holdfast-postgres", daemon=True)
+        self._thread.start()
+
+    def call(self, job: Callable[[], object]) -> None:
+        """Has ``job`` done in the courier's thread. Never waits."""
+        self._jobs.append(job)
+        self._poke()
+
+    def watch(self) -> None:
+        """Something is held or waited for from now on."""
+        self._quiet = 0
+        if self._next_watch == inf:
+            self._next_watch = 0.0
+            self._poke()
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._poke()
+        if self._thread is not threading.current_thread():
+            self._thread.join(10)
+
+    # Jobs
+
+    def drive(self, connection: LockConnection) -> None:
+        """Goes on with the connection's round trip, or begins one. The courier has its duty."""
+        if connection.broken is None:
+            self._advance(connection, connection.trip or connection.serve())
+
+    def stand_in_queue(self, connection: LockConnection, line: Line) -> None:
+        with self._hub.mutex:
+            left = max((ticket.deadline.remaining for ticket in line.waiting), default=0.0)
+        if connection.broken is None:
+            milliseconds = max(1, round(min(left, WAIT_SECONDS) * 1000))
+            self._advance(connection, connection.wait_for(line, milliseconds))
+
+    def _advance(self, connection: LockConnection, trip: Trip) -> None:
+        connection.trip = trip
+        try:
+            next(trip)
+        except StopIteration:
+            connection.trip = None
+            self._unregister(connection)
+            self._hub.end_duty(connection)
+        except psycopg.Error as error:
+            self._unregister(connection)
+            self._hub.broke(connection, error)
+        else:
+            if connection not in self._registered:
+                self._registered.add(connection)
+                self._selector.register(connection.socket, selectors.EVENT_READ, connection)
+
+    def _unregister(self, connection: LockConnection) -> None:
+        if connection in self._registered:
+            self._registered.discard(connection)
+            self._selector.unregister(connection.socket)
+
+    # The loop
+
+    def _run(self) -> None:
+        while not self._stopping:
+            self._sleeps = True
+            # Jobs that came before this line are seen here, those that come after it poke.
+            timeout = 0.0 if self._jobs else self._timeout()
+            for key, _ in self._selector.select(timeout):
+                if key.data is None:
+                    self._drain_pokes()
+                elif key.data in self._registered:
+                    self._advance(key.data, key.data.trip)
+            self._sleeps = False
+            for _ in range(len(self._jobs)):
+                self._jobs.popleft()()
+            self._hub.try_polled()
+            if time.monotonic() >= self._next_watch:
+                self._watch_all()
+        self._selector.close()
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
+    def _timeout(self) -> float | None:
+        polls = POLL_SECONDS if self._hub.polled else inf
+        timeout = min(polls, max(0.0, self._next_watch - time.monotonic()))
+        return None if timeout == inf else timeout
+
+    def _watch_all(self) -> None:
+        busy = self._hub.look_at_idle_connections()
+        self._quiet = 0 if busy else self._quiet + 1
+        self._next_watch = time.monotonic() + WATCH_SECONDS if self._quiet < _QUIET_WATCHES else inf
+
+    def _poke(self) -> None:
+        if self._sleeps and threading.current_thread() is not self._thread:
+            try:
+                os.write(self._wake_write, b"x")
+            except (BlockingIOError, OSError):
+                pass  # full: it is awake anyway; closed: it has stopped
+
+    def _drain_pokes(self) -> None:
+        try:
+            os.read(self._wake_read, 4096)
+        except BlockingIOError:
+            pass

@@ -1,0 +1,196 @@
+"""The PostgreSQL engine: session-scoped advisory locks on connections of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from threading import Lock
+from typing import Any, Final
+
+import psycopg
+
+from ... import fork
+from ...deadline import Deadline
+from ...errors import BackendUnavailable, InvalidOption, LockLost
+from ...flow import Flow, Wakeup
+from ...keys import Key, PgKey
+from ...ticket import Ticket
+from ..base import Capabilities, Engine, Holder, describe, told
+from .connect import checked_conninfo
+from .errand import Errand
+from .holders import LockRow, holders_from, parse_rows
+from .hub import Busy, Hub
+from .requests import Kind, Request
+
+_ANSWER_SECONDS: Final = 15.0
+"""How long an answer is waited for that the server gives at once, if it gives any."""
+_OPTIONS: Final = {"max_connections": 4, "max_waiting": 8}
+
+_hubs: dict[tuple[Any, ...], tuple[Hub, int]] = {}
+_hubs_mutex = Lock()
+
+
+class PostgresEngine(Engine):
+    """Locks end with their connection. First come, first served; inside a process a few hand-overs may come before."""
+
+    scheme = "postgresql"
+    capabilities = Capabilities(scope="network")
+
+    def __init__(
+        self,
+        connect: Callable[[], psycopg.Connection[Any]],
+        identity: tuple[Any, ...],
+        *,
+        pooler: str | None = None,
+        max_connections: int = _OPTIONS["max_connections"],
+        max_waiting: int = _OPTIONS["max_waiting"],
+    ) -> None:
+        self._identity = (*identity, pooler, max_connections, max_waiting)
+        with _hubs_mutex:
+            hub, users = _hubs.get(self._identity) or (
+                Hub(connect, pooler=pooler, max_connections=max_connections, max_waiting=max_waiting),
+                0,
+            )
+            _hubs[self._identity] = (hub, users + 1)
+        self._hub = hub
+        self._closed = False
+
+    @classmethod
+    def from_url(cls, place: str, options: dict[str, Any]) -> PostgresEngine:
+        conninfo = checked_conninfo(f"postgresql://{place}")
+        return cls(lambda: psycopg.connect(conninfo), (conninfo,), **_checked(options))
+
+    @property
+    def ready(self) -> bool:
+        return self._hub.usable
+
+    def open(self, deadline: Deadline, new_wakeup: Callable[[], Wakeup]) -> Flow[None]:
+        while True:
+            wakeup = new_wakeup()
+            self._hub.open_in_background(waits=False, wakeup=wakeup)
+            yield wakeup.sleep(deadline)
+            if self._hub.usable:
+                return
+            error = self._hub.take_open_error()
+            if error is not None:
+                raise error
+            if deadline.passed:
+                raise BackendUnavailable("PostgreSQL could not be reached in time")
+
+    @property
+    def server(self) -> Hashable:
+        return ("postgresql", self._hub.identity)
+
+    def wire(self, key: Key) -> Hashable:
+        return key.pg
+
+    def acquire(self, ticket: Ticket) -> Flow[bool]:
+        hub, key = self._hub, ticket.wire
+        assert isinstance(key, PgKey)
+        request = hub.join(ticket, key)
+        if ticket.wakeup is None:
+            return False
+        try:
+            if request is not None:
+
+                def settled() -> bool:
+                    return ticket.held or ticket.engine_state is not None
+
+                # A try does not wait for the lock, but it does wait for the answer.
+                deadline = ticket.deadline if ticket.waits else Deadline.after(_ANSWER_SECONDS)
+                yield Errand(hub, request, ticket.wakeup, deadline, settled)
+            else:
+                yield ticket.wakeup.sleep(ticket.deadline)
+        finally:
+            granted = hub.leave(ticket, key, request)
+        if isinstance(ticket.engine_state, BaseException) and not isinstance(ticket.engine_state, Busy):
+            raise ticket.engine_state
+        return granted
+
+    def release(self, ticket: Ticket) -> Flow[None]:
+        key = ticket.wire
+        assert isinstance(key, PgKey)
+        leftover = self._hub.release(ticket, key)
+        if leftover is None:
+            return
+        connection, request = leftover
+        request.wakeup = ticket.new_wakeup()
+        yield Errand(self._hub, request, request.wakeup, Deadline(), lambda: request.done, connection)
+        if request.error is not None or not request.result:
+            why = request.error or "the server says it was not held"
+            raise LockLost(f"{ticket.key} was lost before it was released: {why}", key=ticket.key)
+
+    def holders(self) -> Flow[list[Holder]]:
+        rows = yield from self._lock_rows()
+        with self._hub.mutex:
+            lines = list(self._hub.lines.by_key.values())
+            here = {line.key: (line.holder, len(line.waiting)) for line in lines}
+        return holders_from(rows, here, describe)
+
+    def evict(self, key: Key, *, force: bool) -> Flow[bool]:
+        if self._hub.evict_here(key.pg):
+            return True
+        rows = yield from self._lock_rows()
+        holder = next((row for row in rows if row.key == key.pg and row.granted), None)
+        if holder is None:
+            return False
+        if force:
+            yield from self._ask("terminate", (b"%d" % holder.pid,))
+            return True
+        classid = "" if key.pg.classid is None else str(key.pg.classid)
+        yield from self._ask("ask_to_evict", (f"{classid}:{key.pg.objid}".encode(),))
+        return True
+
+    def who_holds(self, ticket: Ticket) -> str:
+        assert isinstance(ticket.wire, PgKey)
+        line = self._hub.lines.by_key.get(ticket.wire)
+        return f"; held by {told(line.holder)}" if line is not None and line.holder is not None else ""
+
+    def close(self) -> Flow[None]:
+        if not self._closed:
+            self._closed = True
+            with _hubs_mutex:
+                hub, users = _hubs[self._identity]
+                if users > 1:
+                    _hubs[self._identity] = (hub, users - 1)
+                else:
+                    del _hubs[self._identity]
+                    users = 0
+            if not users:
+                hub.close()
+        yield from ()
+
+    def _lock_rows(self) -> Flow[list[LockRow]]:
+        result = yield from self._ask("locks", ())
+        return parse_rows(result)
+
+    def _ask(self, statement: str, parameters: tuple[bytes, ...]) -> Flow[Any]:
+        request = Request(Kind.ASK, statement=statement, parameters=parameters)
+        request.wakeup = self.new_wakeup()
+        yield Errand(self._hub, request, request.wakeup, Deadline.after(_ANSWER_SECONDS), lambda: request.done)
+        if request.error is not None:
+            raise BackendUnavailable(f"PostgreSQL could not be asked: {request.error}") from request.error
+        return request.result
+
+    def __repr__(self) -> str:
+        return "postgresql://…"
+
+
+def _checked(options: dict[str, Any]) -> dict[str, Any]:
+    unknown = set(options) - {"pooler", *_OPTIONS}
+    if unknown:
+        raise InvalidOption(f"{', '.join(sorted(unknown))}: the postgresql engine takes no such option")
+    if options.get("pooler") not in (None, "session"):
+        raise InvalidOption(f"pooler={options['pooler']!r}: it is 'session' or left out")
+    for name in _OPTIONS:
+        value = options.get(name, 1)
+        if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+            raise InvalidOption(f"{name}={value!r}: give a whole number of connections, at least 1")
+    return options
+
+
+def _new_mutex() -> None:
+    global _hubs_mutex
+    _hubs_mutex = Lock()
+
+
+fork.in_child(_new_mutex)

@@ -1,0 +1,100 @@
+"""The queues of this process: one line for each lock that anyone here has, wants or waits for.
+
+The server grants a session its own key a second time, so a key must never be asked for twice from here: only the line
+asks, once at a time, however many wait in it. Lines are shared by everything in this process that reaches one database,
+by whatever address.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, Final
+
+from ... import fork
+from ...keys import PgKey
+from ...ticket import Ticket
+from .connect import Identity
+
+if TYPE_CHECKING:
+    from .connection import LockConnection
+
+HANDOVERS: Final = 8
+"""How often in a row a lock may be passed on inside the process, so that other processes get their turn."""
+
+
+class Line:
+    """One lock in this process: who has it, on which connection, and who waits."""
+
+    __slots__ = ("connection", "handovers", "holder", "key", "waiting", "waits_on", "wanted")
+
+    def __init__(self, key: PgKey) -> None:
+        self.key = key
+        self.holder: Ticket | None = None
+        self.connection: LockConnection | None = None
+        """Where the server's lock is, while it is held here."""
+        self.waiting: OrderedDict[Ticket, None] = OrderedDict()
+        self.handovers = 0
+        self.wanted = False
+        """Whether the server is being asked for it, in one way or another."""
+        self.waits_on: LockConnection | None = None
+        """The connection that stands in the server's queue for it."""
+
+    def hand_to_next(self) -> bool:
+        """Grants the lock, which is held at the server, to the first waiter that can be woken."""
+        while self.waiting:
+            heir, _ = self.waiting.popitem(last=False)
+            assert heir.wakeup is not None
+            if heir.wakeup.wake():  # it cannot look at its state before the mutex is free again
+                heir.granted()
+                self.holder = heir
+                return True
+        self.holder = None
+        return False
+
+
+class Lines:
+    """All lines of one database. ``mutex`` guards them, and the hubs that serve them."""
+
+    def __init__(self) -> None:
+        self.mutex = Lock()
+        self.by_key: dict[PgKey, Line] = {}
+        fork.in_child(self._start_afresh)
+
+    def join(self, ticket: Ticket, key: PgKey) -> Line | None:
+        """Under the mutex. A new line if the ticket is the first in it; else the ticket waits, if it waits at all."""
+        line = self.by_key.get(key)
+        if line is None:
+            self.by_key[key] = line = Line(key)
+            ticket.arm()
+            line.waiting[ticket] = None
+            return line
+        if ticket.waits:
+            ticket.arm()
+            line.waiting[ticket] = None
+        return None
+
+    def drop_if_unused(self, line: Line) -> None:
+        if line.holder is None and not line.waiting and not line.wanted and self.by_key.get(line.key) is line:
+            del self.by_key[line.key]
+
+    def _start_afresh(self) -> None:
+        self.mutex = Lock()
+        self.by_key = {}
+
+
+_lines: dict[Identity, Lines] = {}
+_lines_mutex = Lock()
+
+
+def lines_of(identity: Identity) -> Lines:
+    with _lines_mutex:
+        return _lines.setdefault(identity, Lines())
+
+
+def _new_mutex() -> None:
+    global _lines_mutex
+    _lines_mutex = Lock()
+
+
+fork.in_child(_new_mutex)
