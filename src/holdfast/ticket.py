@@ -91,7 +91,7 @@ class Ticket:
         self.engine_state: Any = None
         """The engine's own: a file descriptor, a connection, a token."""
         self._on_lost: Callable[[], None] | None = None
-        self._process = fork.generation()
+        self._process = fork.process
 
     @property
     def waits(self) -> bool:
@@ -100,7 +100,7 @@ class Ticket:
 
     @property
     def held(self) -> bool:
-        return self.state is State.HELD and self._process is fork.generation()
+        return self.state is State.HELD and self._process is fork.process
 
     @property
     def lost(self) -> bool:
@@ -142,7 +142,7 @@ class Ticket:
 
     def check(self) -> None:
         """Raises unless the lock is held by this very process and handle."""
-        if self._process is not fork.generation():
+        if self._process is not fork.process:
             raise NotHeld(
                 f"{self.key} is held by the process that forked this one; take a lock of your own", key=self.key
             )
@@ -152,7 +152,7 @@ class Ticket:
             raise NotHeld(f"{self.key} is not held: this handle was {self.state.value} before", key=self.key)
 
     def _leave_held(self, state: State, reason: str) -> bool:
-        if self._process is not fork.generation():
+        if self._process is not fork.process:
             return False
         with _transitions:
             if self.state is not State.HELD:
