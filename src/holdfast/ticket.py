@@ -139,6 +139,7 @@ class Ticket:
         """Ends a held lock by the holder's own will; raises when there is none to end."""
         if not self._leave_held(state, ""):
             self.check()
+        self._on_lost = None  # it leads back here: without the circle, all of it is freed at once
 
     def check(self) -> None:
         """Raises unless the lock is held by this very process and handle."""
