@@ -1,7 +1,8 @@
 """Drain: 32 waiters at one key, 2 ms of work each: from the release to the end of the last, at most 1.25 × 64 ms.
 
 The file engine has them in 4 processes, as threads and as tasks, with ``filelock`` beside it; the memory engine in one.
-The floor is the same 32 sleeps one after another with no lock at all: a sleep takes longer than it was asked to.
+The floor is the same 32 sleeps one after another with no lock at all: a sleep takes longer than it was asked to. The
+processes stay until the last is done, since what an ending interpreter takes from two cores is not the lock's.
 
 Fairness: how many grants in a row one process got while another waited, and Jain's index (1: all alike, 0.25: one had
 all) of the processes' shares in the first half of the grants; the worst of the rounds.
@@ -80,14 +81,22 @@ def _one_round() -> dict[str, Drain]:
 def _across_processes(kind: str, place: str) -> Drain:
     command = [sys.executable, "-m", "benchmarks.crowd", kind, place, str(WAITERS // PROCESSES)]
     with crowd.opener(kind, place)():
-        processes = [subprocess.Popen(command, stdout=subprocess.PIPE, text=True) for _ in range(PROCESSES)]
-        for process in processes:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "waiting\n"
+        processes = [
+            subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            for _ in range(PROCESSES)
+        ]
+        assert all(_line_of(process) == "waiting\n" for process in processes)
         time.sleep(SETTLE)
         opened = time.monotonic()
-    spans = [json.loads(process.communicate(timeout=crowd.PATIENCE)[0]) for process in processes]
+    spans = [json.loads(_line_of(process)) for process in processes]
+    for process in processes:  # only now: see crowd.main
+        process.communicate(timeout=crowd.PATIENCE)
     return _judged(opened, [[(start, end) for start, end in of_process] for of_process in spans])
+
+
+def _line_of(process: subprocess.Popen[str]) -> str:
+    assert process.stdout is not None
+    return process.stdout.readline()
 
 
 def _in_one_process(kind: str) -> Drain:
