@@ -140,7 +140,15 @@ class Client:
 
     def release(self, ticket: Ticket) -> Flow[None]:
         """Releases; raises if there is nothing to release (any more)."""
-        yield from self._let_go(ticket, State.RELEASED)
+        try:
+            ticket.end(State.RELEASED)
+            self._tickets.discard(ticket)
+            yield from self.engine.release(ticket)
+        except (KeyboardInterrupt, SystemExit):
+            # It struck half-way, and no one will come back for this ticket. Releasing twice does no harm.
+            if ticket.state is State.RELEASED:
+                yield from self.engine.release(ticket)
+            raise
 
     def drop_lost(self, ticket: Ticket) -> Flow[None]:
         """Lets the engine clean up after a lost lock."""
@@ -245,17 +253,6 @@ class Client:
         owner.held[ticket.lock] = ticket
         if not ticket.held:  # lost between the two lines
             del owner.held[ticket.lock]
-
-    def _let_go(self, ticket: Ticket, state: State) -> Flow[None]:
-        try:
-            ticket.end(state)
-            self._tickets.discard(ticket)
-            yield from self.engine.release(ticket)
-        except (KeyboardInterrupt, SystemExit):
-            # It struck half-way, and no one will come back for this ticket. Releasing twice does no harm.
-            if ticket.state is state:
-                yield from self.engine.release(ticket)
-            raise
 
     def _check_open(self) -> None:
         if self.closed:

@@ -172,9 +172,8 @@ async def run_async(flow: Flow[T]) -> T:
         return result
 
 
-def finish(flow: Flow[T]) -> T:
-    """Drives a flow that must come to its end (a release), blocking this thread."""
-    return run(flow)
+finish = run
+"""Drives a flow that must come to its end (a release). A thread cannot be cancelled, so there is nothing to add."""
 
 
 async def finish_async(flow: Flow[T]) -> T:

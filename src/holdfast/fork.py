@@ -13,13 +13,12 @@ from types import MethodType
 from typing import Any
 from weakref import WeakMethod, ref
 
-_generation: object = object()
+process: object = object()
+"""Stands for this process; another object after a fork. Cheaper than asking for the pid, and never reused.
+
+To be read as ``fork.process``: a name imported from here would stay the parent's.
+"""
 _resets: list[Callable[[], Callable[[], None] | None]] = []
-
-
-def generation() -> object:
-    """Stands for this process; another object after a fork. Cheaper than asking for the pid, and never reused."""
-    return _generation
 
 
 def in_child(reset: Callable[[], None]) -> None:
@@ -34,8 +33,8 @@ def _forget(dead: ref[Any]) -> None:
 
 
 def _start_afresh() -> None:
-    global _generation
-    _generation = object()
+    global process
+    process = object()
     for weak in list(_resets):
         reset = weak()
         if reset is not None:

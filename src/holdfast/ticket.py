@@ -91,7 +91,7 @@ class Ticket:
         self.engine_state: Any = None
         """The engine's own: a file descriptor, a connection, a token."""
         self._on_lost: Callable[[], None] | None = None
-        self._process = fork.generation()
+        self._process = fork.process
 
     def at(self, server: Hashable) -> None:
         """Says where the lock lives, which an engine may know only once it is connected."""
@@ -105,7 +105,7 @@ class Ticket:
 
     @property
     def held(self) -> bool:
-        return self.state is State.HELD and self._process is fork.generation()
+        return self.state is State.HELD and self._process is fork.process
 
     @property
     def lost(self) -> bool:
@@ -144,10 +144,11 @@ class Ticket:
         """Ends a held lock by the holder's own will; raises when there is none to end."""
         if not self._leave_held(state, ""):
             self.check()
+        self._on_lost = None  # it leads back here: without the circle, all of it is freed at once
 
     def check(self) -> None:
         """Raises unless the lock is held by this very process and handle."""
-        if self._process is not fork.generation():
+        if self._process is not fork.process:
             raise NotHeld(
                 f"{self.key} is held by the process that forked this one; take a lock of your own", key=self.key
             )
@@ -157,7 +158,7 @@ class Ticket:
             raise NotHeld(f"{self.key} is not held: this handle was {self.state.value} before", key=self.key)
 
     def _leave_held(self, state: State, reason: str) -> bool:
-        if self._process is not fork.generation():
+        if self._process is not fork.process:
             return False
         with _transitions:
             if self.state is not State.HELD:

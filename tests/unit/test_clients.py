@@ -2,6 +2,7 @@
 
 import asyncio
 import functools
+import gc
 import logging
 import sys
 import threading
@@ -22,6 +23,7 @@ from holdfast import (
     register_engine,
 )
 from holdfast.engines.memory import MemoryEngine
+from holdfast.ticket import Ticket
 
 
 @pytest.mark.parametrize(
@@ -134,6 +136,29 @@ def test_an_engine_of_ones_own_is_found_by_its_scheme() -> None:
         pass
     with pytest.raises(InvalidOption):
         register_engine("memory", open_engine)
+
+
+def test_a_hold_leaves_nothing_for_the_garbage_collector() -> None:
+    def tickets() -> int:
+        return sum(isinstance(thing, Ticket) for thing in gc.get_objects())
+
+    async def hold_and_release() -> None:
+        locks = AsyncLocks.from_url("memory://no-garbage")
+        before = tickets()
+        async with locks.hold("a", on_lost=print):
+            assert tickets() == before + 1
+        assert tickets() == before
+
+    gc.collect()
+    gc.disable()
+    try:
+        asyncio.run(hold_and_release())
+        before = tickets()
+        with Locks.from_url("memory://no-garbage").hold("a", on_lost=print):
+            pass
+        assert tickets() == before
+    finally:
+        gc.enable()
 
 
 def test_equal_names_share_a_space_and_others_do_not() -> None:

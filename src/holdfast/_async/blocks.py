@@ -53,7 +53,7 @@ class AsyncBlock:
         ending, ticket = self._body.end(error), self._ticket
         try:
             if ticket.held:
-                await finish_async(self._client.abandon(ticket))
+                await finish_async(self._client.release(ticket))
             elif ticket.lost:
                 await finish_async(self._client.drop_lost(ticket))
         except NotHeld:

@@ -54,7 +54,7 @@ class Block:
         ending, ticket = self._body.end(error), self._ticket
         try:
             if ticket.held:
-                finish(self._client.abandon(ticket))
+                finish(self._client.release(ticket))
             elif ticket.lost:
                 finish(self._client.drop_lost(ticket))
         except NotHeld:

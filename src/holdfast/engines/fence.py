@@ -7,4 +7,5 @@ from time import time_ns
 
 def next_fence(last: int) -> int:
     """Greater than ``last``, and at least the clock's microseconds: so it grows when the memory of ``last`` is gone."""
-    return max(last + 1, time_ns() // 1000)
+    now = time_ns() // 1000
+    return now if now > last else last + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Hashable
+from functools import cached_property
 from secrets import compare_digest, token_urlsafe
 from threading import Lock
 
@@ -68,7 +69,7 @@ class MemoryEngine(Engine):
             raise InvalidOption(f"{', '.join(sorted(options))}: the memory engine takes no such option")
         return cls(place)
 
-    @property
+    @cached_property
     def server(self) -> Hashable:
         return ("memory", self.name)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import OrderedDict
 from collections.abc import Hashable
-from functools import partial
+from functools import cached_property, partial
 from threading import Lock
 from typing import Final
 
@@ -206,7 +206,7 @@ class FileEngine(Engine):
             raise InvalidOption(f"url: 'file://{place}' is no folder; write file:/// and an absolute path")
         return cls(unquote(place))
 
-    @property
+    @cached_property
     def server(self) -> Hashable:
         return ("file", self._folder.path)
 
