@@ -102,6 +102,9 @@ def test_a_task_cancelled_after_the_grant_leaves_nothing(url: str, db: psycopg.C
 def contend(url: str, timeouts: int, threads: int = 12) -> int:
     """Contended 1 ms timeouts, as many as asked for. Returns how many there were."""
     clients = [Locks.from_url(url), Locks.from_url(url, max_connections=1), Locks.from_url(url, max_waiting=2)]
+    for client in clients:
+        with client.hold(1, 17689):  # connects, so that the time limits are those of the lock
+            pass
     counts = [0] * threads
 
     def work(number: int) -> None:

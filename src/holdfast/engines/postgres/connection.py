@@ -11,21 +11,24 @@ import os
 import select
 from collections import deque
 from collections.abc import Generator, Sequence
+from math import inf
+from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
 import psycopg
 from psycopg import pq
 
+from ...deadline import Deadline
 from ...keys import PgKey
 from .lines import Line
-from .requests import Kind, Request
+from .requests import Ask, Request, Try, Unlock
 
 if TYPE_CHECKING:
     from .hub import Hub
 
 Trip = Generator[None, None, Any]
 
-_OK: Final = (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
+_ROWS: Final = pq.ExecStatus.TUPLES_OK
 _TIMES: Final = 3
 """How often a statement is tried again that a stray cancel hit."""
 
@@ -43,7 +46,7 @@ class LockConnection:
         self.lines: dict[PgKey, Line] = {}
         """What is held here."""
         self.pending: deque[Request] = deque()
-        self.in_flight: list[Request] = []
+        self.in_flight: Sequence[Request] = ()
         self.duty = False
         """Whether somebody, or the courier, is at work on it."""
         self.trip: Trip | None = None
@@ -52,17 +55,76 @@ class LockConnection:
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
 
-    def readable(self, seconds: float) -> bool:
+    # Who drives a round trip
+
+    def serve_in_thread(self, deadline: Deadline, alone: Request | None = None) -> None:
+        """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
+        try:
+            if alone is not None and self._serve_alone(alone, deadline):
+                return
+            self.trip = self.trip or self.serve()
+            for _ in self.trip:
+                if not self.readable(deadline):
+                    self.hub.drive_soon(self)
+                    return
+            self.trip = None
+            self.hub.end_duty(self)
+        except psycopg.Error as error:
+            self.hub.broke(self, error)
+        except BaseException:
+            if isinstance(self.trip, GeneratorType) and self.trip.gi_frame is not None:
+                self.hub.drive_soon(self)
+            else:
+                # It struck inside the trip: nobody knows what the server did. Such a connection is not used again.
+                self.hub.broke(self, psycopg.OperationalError("interrupted in the middle of a round trip"))
+            raise
+
+    def _serve_alone(self, request: Request, deadline: Deadline) -> bool:
+        """The common case straight on: one lock to take or give back, nobody else asks, and the answer comes at once.
+
+        False if it is not that case, or has turned out not to be: then ``trip`` is what is left to do.
+        """
+        line = request.line if isinstance(request, Try | Unlock) else None
+        if line is None or len(self.pending) != 1:
+            return False
+        self.pending.popleft()
+        self.in_flight = (request,)
+        pg, attempts = self.pg, isinstance(request, Try)
+        pg.send_query_prepared(line.form.attempt if attempts else line.form.unlock, line.parameters)
+        self.trip = self._rest_of(request)
+        if not self.readable(deadline):
+            self.hub.drive_soon(self)
+            return True
+        pg.consume_input()
+        if pg.is_busy():
+            return False
+        result = pg.get_result()
+        if result is None or result.status != _ROWS or pg.get_result() is not None:
+            self.trip = self._rest_of(request, result)
+            return False
+        self.trip, self.in_flight = None, ()
+        yes = result.get_value(0, 0) == b"t"
+        hub = self.hub
+        with hub.mutex:
+            if attempts:
+                hub.tried(self, request, yes)  # type: ignore[arg-type]
+            else:
+                hub.unlocked(self, request, yes)  # type: ignore[arg-type]
+            hub.next_duty(self)
+        return True
+
+    def readable(self, deadline: Deadline) -> bool:
         """Waits for the server. Can be interrupted by a signal's handler."""
-        return bool(self._poll.poll(min(seconds, 3600.0) * 1000))
+        at = deadline.at
+        return bool(self._poll.poll(None if at == inf else deadline.remaining * 1000))
 
     def look(self) -> None:
         """Takes in what the server said unasked: nothing, a notification, or good-bye. Raises on the latter."""
-        if self.readable(0):
+        if self._poll.poll(0):
             self.pg.consume_input()
-            self.heed_notifications()
             if self.pg.status != pq.ConnStatus.OK:
                 raise psycopg.OperationalError("the server closed the connection")
+        self.heed_notifications()
 
     # Round trips
 
@@ -71,51 +133,42 @@ class LockConnection:
         with self.hub.mutex:
             self.in_flight = batch = list(self.pending)
             self.pending.clear()
-        if len(batch) > 1:
-            tries = [request for request in batch if request.kind is Kind.TRY]
-            unlocks = [request for request in batch if request.kind is Kind.UNLOCK]
-        else:
-            tries = batch if batch and batch[0].kind is Kind.TRY else []
-            unlocks = batch if batch and batch[0].kind is Kind.UNLOCK else []
+        unlocks = [request for request in batch if isinstance(request, Unlock)]
+        tries = [request for request in batch if isinstance(request, Try)]
         if unlocks:
             yield from self._unlock(unlocks)
         if tries:
             yield from self._try(tries)
         for request in batch:
-            if request.kind is Kind.ASK:
-                result = yield from self.ask(request.statement, request.parameters)
-                error = None if result.status in _OK else psycopg.DatabaseError(result.get_error_message())
+            if isinstance(request, Ask):
+                result = yield from self.ask(request.statement.encode(), request.parameters)
+                error = None if _succeeded(result) else psycopg.DatabaseError(_message_of(result))
                 request.finish(result, error)
-        self.in_flight = []
+        self.in_flight = ()
 
     def wait_for(self, line: Line, milliseconds: int) -> Trip:
         """Stands in the server's queue. On a connection that holds nothing, so that any doubt can be cleared."""
-        key = line.key
-        limit = b"%d" % milliseconds
-        if key.classid is None:
-            result = yield from self.ask("wait_hash", (b"%d" % key.objid, limit))
-        else:
-            result = yield from self.ask("wait_pair", (b"%d" % key.classid, b"%d" % key.objid, limit))
-        if result.status in _OK:
+        result = yield from self.ask(line.form.wait, (*line.parameters, b"%d" % milliseconds))
+        if _succeeded(result):
             with self.hub.mutex:
                 self.hub.wait_granted(self, line)
             return
-        code = _sqlstate(result)
         # A statement that fails may have been granted the lock all the same (PostgreSQL's bug 17686).
-        yield from self._insist("unlock_all", ())
+        yield from self._insist(b"unlock_all", ())
         with self.hub.mutex:
-            self.hub.wait_failed(self, line, code, result.get_error_message())
+            self.hub.wait_failed(line, _sqlstate(result), _message_of(result))
 
-    def ask(self, statement: str, parameters: Sequence[bytes | None]) -> Trip:
+    def ask(self, statement: bytes, parameters: Sequence[bytes]) -> Trip:
         """One statement, one result. Yields while it waits; raises ``OperationalError`` when the connection is gone."""
+        self.pg.send_query_prepared(statement, parameters)
+        return (yield from self._answer())
+
+    def _answer(self, result: pq.abc.PGresult | None = None) -> Trip:
         pg = self.pg
-        pg.send_query_prepared(statement.encode(), parameters)
-        yield
-        pg.consume_input()
         while pg.is_busy():
             yield
             pg.consume_input()
-        result = pg.get_result()
+        result = result or pg.get_result()
         while pg.get_result() is not None:
             pass
         if pg.status != pq.ConnStatus.OK or result is None:
@@ -127,37 +180,53 @@ class LockConnection:
         while (notification := self.pg.notifies()) is not None:
             self.hub.asked_to_evict(notification.extra.decode())
 
-    def _try(self, requests: list[Request]) -> Trip:
-        keys = [_key(request) for request in requests]
-        result = yield from self.ask(*_statement("try", keys))
-        if result.status not in _OK and len(requests) > 1:
-            # Part of the batch may have been granted: undo exactly its keys, none of which was held here before.
-            yield from self._insist(*_statement("unlock", keys))
+    def _rest_of(self, request: Request, result: pq.abc.PGresult | None = None) -> Trip:
+        """The end of a round trip that was begun alone."""
+        result = yield from self._answer(result)
+        assert result is not None
+        if isinstance(request, Try):
+            yield from self._tried([request], result)
+        elif isinstance(request, Unlock):
+            yield from self._unlocked([request], result)
+        self.in_flight = ()
+
+    def _try(self, requests: list[Try]) -> Trip:
+        result = yield from self.ask(*_statement("try", requests))
+        yield from self._tried(requests, result)
+
+    def _tried(self, requests: list[Try], result: pq.abc.PGresult) -> Trip:
+        if _succeeded(result):
+            with self.hub.mutex:
+                for row, request in enumerate(requests):
+                    self.hub.tried(self, request, result.get_value(row, 0) == b"t")
+            return
+        # Part of it may have been granted: undo exactly these keys, none of which was held here before.
+        yield from self._insist(*_statement("unlock", requests))
+        if len(requests) > 1:
             for request in requests:
                 yield from self._try([request])
             return
-        if result.status not in _OK:
-            yield from self._insist(*_statement("unlock", keys))
-            with self.hub.mutex:
-                self.hub.try_failed(requests[0], _sqlstate(result), result.get_error_message())
-            return
         with self.hub.mutex:
-            for row, request in enumerate(requests):
-                self.hub.tried(self, request, result.get_value(row, 0) == b"t")
+            self.hub.try_failed(requests[0], _sqlstate(result), _message_of(result))
 
-    def _unlock(self, requests: list[Request]) -> Trip:
-        result = yield from self._insist(*_statement("unlock", [_key(request) for request in requests]))
+    def _unlock(self, requests: list[Unlock]) -> Trip:
+        result = yield from self.ask(*_statement("unlock", requests))
+        yield from self._unlocked(requests, result)
+
+    def _unlocked(self, requests: list[Unlock], result: pq.abc.PGresult) -> Trip:
+        if not _succeeded(result):
+            result = yield from self._insist(*_statement("unlock", requests))
         with self.hub.mutex:
             for row, request in enumerate(requests):
                 self.hub.unlocked(self, request, result.get_value(row, 0) == b"t")
 
-    def _insist(self, statement: str, parameters: Sequence[bytes | None]) -> Trip:
+    def _insist(self, statement: bytes, parameters: Sequence[bytes]) -> Trip:
         """A statement that must succeed: a stray cancel is tried again; after that the connection is not trusted."""
         for _ in range(_TIMES):
             result = yield from self.ask(statement, parameters)
-            if result.status in _OK:
+            if _succeeded(result):
                 return result
-        raise psycopg.OperationalError(f"{statement} failed: {_message_of(result)}")
+        raise psycopg.OperationalError(f"{statement.decode()} failed: {_message_of(result)}")
 
     # The end
 
@@ -172,20 +241,18 @@ class LockConnection:
             pass
 
 
-def _key(request: Request) -> PgKey:
-    assert request.line is not None
-    return request.line.key
-
-
-def _statement(verb: str, keys: list[PgKey]) -> tuple[str, tuple[bytes | None, ...]]:
-    if len(keys) == 1:
-        (key,) = keys
-        if key.classid is None:
-            return f"{verb}_hash", (b"%d" % key.objid,)
-        return f"{verb}_pair", (b"%d" % key.classid, b"%d" % key.objid)
+def _statement(verb: str, requests: Sequence[Try | Unlock]) -> tuple[bytes, Sequence[bytes]]:
+    if len(requests) == 1:
+        line = requests[0].line
+        return line.form.attempt if verb == "try" else line.form.unlock, line.parameters
+    keys = [request.line.key for request in requests]
     classids = b",".join(b"NULL" if key.classid is None else b"%d" % key.classid for key in keys)
     objids = b",".join(b"%d" % key.objid for key in keys)
-    return f"{verb}_many", (b"{%s}" % classids, b"{%s}" % objids)
+    return f"{verb}_many".encode(), (b"{%s}" % classids, b"{%s}" % objids)
+
+
+def _succeeded(result: pq.abc.PGresult) -> bool:
+    return result.status in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK)
 
 
 def _sqlstate(result: pq.abc.PGresult) -> str:

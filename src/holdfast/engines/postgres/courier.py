@@ -125,7 +125,7 @@ class Courier:
         os.close(self._wake_write)
 
     def _timeout(self) -> float | None:
-        polls = POLL_SECONDS if self._hub.polled else inf
+        polls = POLL_SECONDS if self._hub.wishes.polled else inf
         timeout = min(polls, max(0.0, self._next_watch - time.monotonic()))
         return None if timeout == inf else timeout
 

@@ -15,14 +15,11 @@ from ...flow import Flow, Wakeup
 from ...keys import Key, PgKey
 from ...ticket import Ticket
 from ..base import Capabilities, Engine, Holder, describe, told
+from .answers import Busy
 from .connect import checked_conninfo
-from .errand import Errand
 from .holders import LockRow, holders_from, parse_rows
-from .hub import Busy, Hub
-from .requests import Kind, Request
+from .hub import Hub
 
-_ANSWER_SECONDS: Final = 15.0
-"""How long an answer is waited for that the server gives at once, if it gives any."""
 _OPTIONS: Final = {"max_connections": 4, "max_waiting": 8}
 
 _hubs: dict[tuple[Any, ...], tuple[Hub, int]] = {}
@@ -61,18 +58,18 @@ class PostgresEngine(Engine):
 
     @property
     def ready(self) -> bool:
-        return self._hub.usable
+        return bool(self._hub.shared)
 
     def open(self, deadline: Deadline, new_wakeup: Callable[[], Wakeup]) -> Flow[None]:
+        opener = self._hub.opener
         while True:
             wakeup = new_wakeup()
-            self._hub.open_in_background(waits=False, wakeup=wakeup)
+            opener.begin(waits=False, wakeup=wakeup)
             yield wakeup.sleep(deadline)
-            if self._hub.usable:
+            if self.ready:
                 return
-            error = self._hub.take_open_error()
-            if error is not None:
-                raise error
+            if opener.error is not None:
+                raise opener.error
             if deadline.passed:
                 raise BackendUnavailable("PostgreSQL could not be reached in time")
 
@@ -90,18 +87,9 @@ class PostgresEngine(Engine):
         if ticket.wakeup is None:
             return False
         try:
-            if request is not None:
-
-                def settled() -> bool:
-                    return ticket.held or ticket.engine_state is not None
-
-                # A try does not wait for the lock, but it does wait for the answer.
-                deadline = ticket.deadline if ticket.waits else Deadline.after(_ANSWER_SECONDS)
-                yield Errand(hub, request, ticket.wakeup, deadline, settled)
-            else:
-                yield ticket.wakeup.sleep(ticket.deadline)
+            yield request if request is not None else ticket.wakeup.sleep(ticket.deadline)
         finally:
-            granted = hub.leave(ticket, key, request)
+            granted = ticket.held or hub.leave(ticket, key, request)
         if isinstance(ticket.engine_state, BaseException) and not isinstance(ticket.engine_state, Busy):
             raise ticket.engine_state
         return granted
@@ -109,12 +97,10 @@ class PostgresEngine(Engine):
     def release(self, ticket: Ticket) -> Flow[None]:
         key = ticket.wire
         assert isinstance(key, PgKey)
-        leftover = self._hub.release(ticket, key)
-        if leftover is None:
+        request = self._hub.release(ticket, key, ticket.new_wakeup)
+        if request is None:
             return
-        connection, request = leftover
-        request.wakeup = ticket.new_wakeup()
-        yield Errand(self._hub, request, request.wakeup, Deadline(), lambda: request.done, connection)
+        yield request
         if request.error is not None or not request.result:
             why = request.error or "the server says it was not held"
             raise LockLost(f"{ticket.key} was lost before it was released: {why}", key=ticket.key)
@@ -164,11 +150,12 @@ class PostgresEngine(Engine):
         return parse_rows(result)
 
     def _ask(self, statement: str, parameters: tuple[bytes, ...]) -> Flow[Any]:
-        request = Request(Kind.ASK, statement=statement, parameters=parameters)
-        request.wakeup = self.new_wakeup()
-        yield Errand(self._hub, request, request.wakeup, Deadline.after(_ANSWER_SECONDS), lambda: request.done)
-        if request.error is not None:
-            raise BackendUnavailable(f"PostgreSQL could not be asked: {request.error}") from request.error
+        request = self._hub.ask(statement, parameters, self.new_wakeup())
+        yield request
+        if request.error is not None or not request.done:
+            raise BackendUnavailable(
+                f"PostgreSQL could not be asked: {request.error or 'no answer'}"
+            ) from request.error
         return request.result
 
     def __repr__(self) -> str:

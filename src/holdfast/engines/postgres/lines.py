@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from threading import Lock
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 from ... import fork
 from ...keys import PgKey
@@ -19,6 +19,18 @@ from .connect import Identity
 if TYPE_CHECKING:
     from .connection import LockConnection
 
+
+class Form(NamedTuple):
+    """The statements for one form of key."""
+
+    attempt: bytes
+    unlock: bytes
+    wait: bytes
+
+
+PAIR: Final = Form(b"try_pair", b"unlock_pair", b"wait_pair")
+HASH: Final = Form(b"try_hash", b"unlock_hash", b"wait_hash")
+
 HANDOVERS: Final = 8
 """How often in a row a lock may be passed on inside the process, so that other processes get their turn."""
 
@@ -26,10 +38,16 @@ HANDOVERS: Final = 8
 class Line:
     """One lock in this process: who has it, on which connection, and who waits."""
 
-    __slots__ = ("connection", "handovers", "holder", "key", "waiting", "waits_on", "wanted")
+    __slots__ = ("connection", "form", "handovers", "holder", "key", "parameters", "waiting", "waits_on", "wanted")
 
     def __init__(self, key: PgKey) -> None:
         self.key = key
+        if key.classid is None:
+            self.form = HASH
+            self.parameters: tuple[bytes, ...] = (b"%d" % key.objid,)
+        else:
+            self.form = PAIR
+            self.parameters = (b"%d" % key.classid, b"%d" % key.objid)
         self.holder: Ticket | None = None
         self.connection: LockConnection | None = None
         """Where the server's lock is, while it is held here."""

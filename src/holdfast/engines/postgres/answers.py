@@ -1,0 +1,102 @@
+"""What becomes of the server's answers. All of it runs under the hub's mutex."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from ...errors import BackendUnavailable
+from ...ticket import Ticket
+from .connection import LockConnection
+from .courier import Courier
+from .lines import Line, Lines
+from .requests import Try, Unlock
+from .wishes import Wishes
+
+_WAIT_AGAIN: Final = ("55P03", "57014", "40P01")
+"""Lock timeout, cancelled, chosen by the dead-lock detector: nothing is wrong with the wait itself."""
+
+
+class Busy(Exception):
+    """Put on a ticket that tried once and found the lock taken."""
+
+
+class Answers:
+    """The part of a hub that hears from its connections."""
+
+    lines: Lines
+    wishes: Wishes
+
+    @property
+    def courier(self) -> Courier:
+        raise NotImplementedError
+
+    def unlock_soon(self, connection: LockConnection, line: Line) -> None:
+        raise NotImplementedError
+
+    def tried(self, connection: LockConnection, request: Try, granted: bool) -> None:
+        line = request.line
+        request.done = True
+        line.wanted = False
+        if granted:
+            self._got(connection, line)
+            return
+        for ticket in [ticket for ticket in line.waiting if not ticket.waits]:
+            del line.waiting[ticket]
+            _tell(ticket, Busy())
+        self._want_or_drop(line)
+
+    def try_failed(self, request: Try, code: str, message: str) -> None:
+        request.done = True
+        self._failed(request.line, code, message)
+
+    def wait_granted(self, connection: LockConnection, line: Line) -> None:
+        line.waits_on, line.wanted = None, False
+        self._got(connection, line)
+
+    def wait_failed(self, line: Line, code: str, message: str) -> None:
+        line.waits_on = None
+        self._failed(line, code, message)
+
+    def unlocked(self, connection: LockConnection, request: Unlock, was_held: bool) -> None:
+        line = request.line
+        connection.lines.pop(line.key, None)
+        line.connection, line.wanted = None, False
+        request.finish(was_held)
+        self._want_or_drop(line)
+
+    def _got(self, connection: LockConnection, line: Line) -> None:
+        connection.lines[line.key] = line
+        line.connection = connection
+        line.handovers = 0
+        self.courier.watch()
+        if not line.hand_to_next():
+            line.wanted = True
+            self.unlock_soon(connection, line)
+
+    def _failed(self, line: Line, code: str, message: str) -> None:
+        line.wanted = False
+        if code in _WAIT_AGAIN:
+            self._want_or_drop(line)
+        elif code == "53200":
+            hint = "raise max_locks_per_transaction, or hold fewer locks at once"
+            self._fail(line, BackendUnavailable(f"PostgreSQL's lock table is full; {hint} ({message})"))
+        else:
+            self._fail(line, BackendUnavailable(f"PostgreSQL refused the lock: {message} (SQLSTATE {code})"))
+
+    def _fail(self, line: Line, error: BaseException) -> None:
+        while line.waiting:
+            ticket, _ = line.waiting.popitem()
+            _tell(ticket, error)
+        self.lines.drop_if_unused(line)
+
+    def _want_or_drop(self, line: Line) -> None:
+        if line.waiting:
+            self.wishes.add(line)
+        else:
+            self.lines.drop_if_unused(line)
+
+
+def _tell(ticket: Ticket, error: BaseException) -> None:
+    ticket.engine_state = error
+    assert ticket.wakeup is not None
+    ticket.wakeup.wake()

@@ -1,0 +1,65 @@
+"""Opening lock connections in threads of their own, since opening one blocks."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+import psycopg
+
+from ...errors import LockError
+from ...flow import Wakeup
+from .connect import Opened
+
+
+class Opener:
+    """Opens one connection of a kind at a time; whoever waits for it sleeps at a wakeup."""
+
+    def __init__(
+        self,
+        open_one: Callable[[bool], Opened],
+        opened: Callable[[Opened, bool], None],
+        failed: Callable[[BaseException, bool], None],
+    ) -> None:
+        self._open_one = open_one
+        self._opened = opened
+        self._failed = failed
+        self._mutex = threading.Lock()
+        self._sleepers: dict[bool, list[Wakeup]] = {}
+        self._closed = False
+        self.error: BaseException | None = None
+        """What went wrong with the last shared connection."""
+
+    def begin(self, *, waits: bool, wakeup: Wakeup | None = None) -> None:
+        """Opens a connection, shared or to wait on, unless that is under way. ``wakeup`` is told when it has ended."""
+        with self._mutex:
+            if self._closed:
+                return
+            under_way = waits in self._sleepers
+            sleepers = self._sleepers.setdefault(waits, [])
+            if wakeup is not None:
+                sleepers.append(wakeup)
+        if not under_way:
+            threading.Thread(target=self._open, args=(waits,), name="holdfast-connect", daemon=True).start()
+
+    def close(self) -> None:
+        with self._mutex:
+            self._closed = True
+
+    @property
+    def closed(self) -> bool:
+        return self._closed
+
+    def _open(self, waits: bool) -> None:
+        error: BaseException | None = None
+        try:
+            self._opened(self._open_one(waits), waits)
+        except (LockError, psycopg.Error, OSError) as failure:
+            error = failure
+            self._failed(failure, waits)
+        with self._mutex:
+            if not waits:
+                self.error = error
+            sleepers = self._sleepers.pop(waits)
+        for wakeup in sleepers:
+            wakeup.wake()
