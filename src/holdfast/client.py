@@ -47,7 +47,6 @@ class Client:
         order_check: str,
     ) -> None:
         self.engine = engine
-        engine.new_wakeup = new_wakeup
         self.closed = False
         self._new_wakeup = new_wakeup
         self._blocks = blocks

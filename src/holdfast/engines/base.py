@@ -82,9 +82,6 @@ class Engine(ABC):
         """Whether ``open`` need not be called."""
         return True
 
-    new_wakeup: Callable[[], Wakeup]
-    """Makes a place to sleep for whoever drives the flow. Set by the client."""
-
     def open(self, deadline: Deadline, new_wakeup: Callable[[], Wakeup]) -> Flow[None]:
         """Gets ready: called first, while ``ready`` is false. ``server`` is asked for afterwards."""
         return at_once(None)

@@ -18,7 +18,8 @@ from ..base import Capabilities, Engine, Holder, describe, told
 from .answers import Busy
 from .connect import checked_conninfo
 from .holders import LockRow, holders_from, parse_rows
-from .hub import Hub
+from .hub import ANSWER_SECONDS, Hub
+from .requests import Ask
 
 _OPTIONS: Final = {"max_connections": 4, "max_waiting": 8}
 
@@ -113,7 +114,9 @@ class PostgresEngine(Engine):
         return holders_from(rows, here, describe)
 
     def evict(self, key: Key, *, force: bool) -> Flow[bool]:
-        if self._hub.evict_here(key.pg):
+        connection = self._hub.evict_here(key.pg)
+        if connection is not None:
+            yield Ask(self._hub, "locks", (), Deadline.after(ANSWER_SECONDS), connection)  # after the unlock
             return True
         rows = yield from self._lock_rows()
         holder = next((row for row in rows if row.key == key.pg and row.granted), None)
@@ -150,7 +153,7 @@ class PostgresEngine(Engine):
         return parse_rows(result)
 
     def _ask(self, statement: str, parameters: tuple[bytes, ...]) -> Flow[Any]:
-        request = self._hub.ask(statement, parameters, self.new_wakeup())
+        request = Ask(self._hub, statement, parameters, Deadline.after(ANSWER_SECONDS))
         yield request
         if request.error is not None or not request.done:
             raise BackendUnavailable(

@@ -26,7 +26,7 @@ from .opening import Opener
 from .requests import Ask, Request, Try, Unlock
 from .wishes import Wishes
 
-_ANSWER_SECONDS: Final = 15.0
+ANSWER_SECONDS: Final = 15.0
 """How long an answer is waited for that the server gives at once, if it gives any."""
 
 
@@ -101,7 +101,7 @@ class Hub(Answers):
                 return None
             line.wanted = True
             # A try does not wait for the lock, but it does wait for the answer.
-            deadline = ticket.deadline if ticket.wait != 0 else Deadline.after(_ANSWER_SECONDS)
+            deadline = ticket.deadline if ticket.wait != 0 else Deadline.after(ANSWER_SECONDS)
             request = Try(self, line, ticket, deadline)
             self._queue(request, self._choose())
             return request
@@ -135,11 +135,9 @@ class Hub(Answers):
             self._queue(request, line.connection)
             return request
 
-    def ask(self, statement: str, parameters: tuple[bytes, ...], wakeup: Wakeup) -> Ask:
+    def enqueue(self, request: Ask, *, anywhere: bool) -> None:
         with self.mutex:
-            request = Ask(self, statement, parameters, wakeup, Deadline.after(_ANSWER_SECONDS))
-            self._queue(request, self._choose())
-            return request
+            self._queue(request, self._choose() if anywhere else request.connection)
 
     def _choose(self) -> LockConnection | None:
         """The shared connection for what may go to any: a free one, else the one with the least to do."""
@@ -152,7 +150,7 @@ class Hub(Answers):
         return best
 
     def _queue(self, request: Request, connection: LockConnection | None) -> None:
-        if connection is None:
+        if connection is None or connection.broken is not None:
             self._no_connection_for(request)
             return
         request.connection = connection
@@ -283,16 +281,17 @@ class Hub(Answers):
         key = PgKey(int(classid) if classid else None, int(objid))
         self.courier.call(partial(self.evict_here, key))
 
-    def evict_here(self, key: PgKey) -> bool:
-        """Takes the lock from its holder in this process, if there is one. Does not wait for the server."""
+    def evict_here(self, key: PgKey) -> LockConnection | None:
+        """Takes the lock from its holder in this process, if there is one. The connection that will unlock it."""
         line = self.lines.by_key.get(key)
         ticket = line.holder if line is not None else None
+        connection = line.connection if line is not None else None
         if ticket is None or not ticket.lose("it was evicted"):
-            return False
+            return None
         request = self.release(ticket, key, None)
         if request is not None and request.serves and request.connection is not None:
             self.drive_soon(request.connection)
-        return True
+        return connection
 
     # The end
 

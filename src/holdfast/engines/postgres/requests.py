@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from ...deadline import Deadline
-from ...flow import Wakeup
+from ...flow import TaskWakeup, ThreadWakeup, Wakeup
 from ...ticket import Ticket
 from .lines import Line
 
@@ -98,18 +98,30 @@ class Unlock(Request):
 
 
 class Ask(Request):
-    """Any other statement."""
+    """Any other statement. It is queued only when it is driven, which tells a thread's sleep from a task's."""
 
-    __slots__ = ("parameters", "statement")
+    __slots__ = ("_anywhere", "parameters", "statement")
 
     def __init__(
         self,
         hub: Hub,
         statement: str,
         parameters: Sequence[bytes],
-        wakeup: Wakeup | None = None,
         deadline: Deadline = _NEVER,
+        connection: LockConnection | None = None,
     ) -> None:
-        super().__init__(hub, wakeup, deadline)
+        super().__init__(hub, None, deadline)
         self.statement = statement
         self.parameters = parameters
+        self._anywhere = connection is None
+        self.connection = connection
+
+    def block(self) -> None:
+        self.wakeup = ThreadWakeup()
+        self._hub.enqueue(self, anywhere=self._anywhere)
+        super().block()
+
+    async def suspend(self) -> None:
+        self.wakeup = TaskWakeup()
+        self._hub.enqueue(self, anywhere=self._anywhere)
+        await super().suspend()

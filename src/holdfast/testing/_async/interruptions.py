@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from ..._async.held import AsyncHeld
 from ..._async.locks import AsyncLocks
 from ..._sync.locks import Locks
 from ...errors import LockLost, WouldDeadlock
@@ -110,9 +111,11 @@ class AsyncInterruptions(AsyncPart):
     async def test_a_loss_cancels_the_body_once_and_an_outside_cancellation_wins(self, target: str, key: str) -> None:
         async with open_locks(target) as locks, open_locks(target) as operator:
             inside = Flag()
+            handles: list[AsyncHeld] = []
 
             async def work() -> None:
-                async with locks.hold(key):
+                async with locks.hold(key) as held:
+                    handles.append(held)
                     inside.raise_()
                     await asyncio.sleep(PATIENCE)
 
@@ -126,7 +129,7 @@ class AsyncInterruptions(AsyncPart):
             inside = Flag()
             task = asyncio.create_task(work())
             await inside.wait()
-            await operator.evict(key)
+            handles[-1]._ticket.lose("it is lost and cancelled in one turn of the loop")
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
