@@ -569,8 +569,8 @@ class AsyncEveryEngine(AsyncPart):
     async def test_the_bodys_own_error_is_kept_when_the_lock_is_lost(self, target: str, key: str) -> None:
         async with open_locks(target) as locks:
             with pytest.raises(SomethingWrong) as caught:
-                async with locks.hold(key):
-                    await locks.evict(key)
+                async with locks.hold(key) as held:
+                    held._ticket.lose("in this very moment")
                     raise SomethingWrong
             assert any("lost" in note for note in caught.value.__notes__)
 
