@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from ._sync.blocks import Hold, HoldMany, TryHold
 from ._sync.held import Held
 from ._sync.locks import Locks
+from .advisory import advisory_lock, advisory_lock_or_skip, configure
 from .deadline import Deadline
 from .engines.base import Capabilities, Engine, Holder
 from .engines.registry import register_engine
@@ -41,6 +42,10 @@ __all__ = [
     # clients
     "Locks",
     "AsyncLocks",
+    # by function
+    "configure",
+    "advisory_lock",
+    "advisory_lock_or_skip",
     # what they give
     "Held",
     "AsyncHeld",

@@ -26,6 +26,7 @@ LAYERS = [
     ["client"],
     ["template"],
     ["_sync", "_async"],
+    ["advisory"],
     ["__init__"],
     ["embedded"],
     ["testing", "cli"],

@@ -34,10 +34,10 @@ class Opened(NamedTuple):
     identity: Identity
 
 
-def checked_conninfo(url: str) -> str:
+def checked_conninfo(url: str, **parameters: Any) -> str:
     """The address with what lock connections need added to it."""
     try:
-        given = conninfo_to_dict(url)
+        given = conninfo_to_dict(url, **parameters)
     except psycopg.ProgrammingError as error:
         raise InvalidOption(f"url: {_first_line(error)}") from None
     defaults: dict[str, Any] = {**_PATIENCE, "application_name": f"holdfast[{os.getpid()}]", "connect_timeout": 10}

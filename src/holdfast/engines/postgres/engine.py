@@ -55,7 +55,7 @@ class PostgresEngine(Engine):
     @classmethod
     def from_url(cls, place: str, options: dict[str, Any]) -> PostgresEngine:
         conninfo = checked_conninfo(f"postgresql://{place}")
-        return cls(lambda: psycopg.connect(conninfo), (conninfo,), **_checked(options))
+        return cls(lambda: psycopg.connect(conninfo), (conninfo,), **checked_options(options))
 
     @property
     def ready(self) -> bool:
@@ -165,7 +165,7 @@ class PostgresEngine(Engine):
         return "postgresql://…"
 
 
-def _checked(options: dict[str, Any]) -> dict[str, Any]:
+def checked_options(options: dict[str, Any]) -> dict[str, Any]:
     unknown = set(options) - {"pooler", *_OPTIONS}
     if unknown:
         raise InvalidOption(f"{', '.join(sorted(unknown))}: the postgresql engine takes no such option")
