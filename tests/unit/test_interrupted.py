@@ -1,4 +1,4 @@
-"""Faults that need bad luck, made certain: Ctrl-C or the collector at the wrong moment, a loss before the body began."""
+"""Faults that need bad luck, made certain: Ctrl-C or the collector at a bad moment, a loss before the body began."""
 
 import asyncio
 import gc

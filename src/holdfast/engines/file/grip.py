@@ -21,6 +21,8 @@ _FENCE_DIGITS: Final = 20
 _RECORD_BYTES: Final = 65536
 _HAS_ABSTRACT_SOCKETS: Final = sys.platform == "linux"
 _GUARD_POLL: Final = 0.005
+_GUARD_LINGERS: Final = 0.05
+"""How long a try waits for a guard alone: a program that is being started keeps a copy until it runs."""
 
 
 class Grip:
@@ -175,6 +177,7 @@ def _take_guard(name: bytes, block: bool) -> tuple[bool, int | None]:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             raise
         return True, None
+    give_up = time.monotonic() + _GUARD_LINGERS
     try:
         bound = socket.socket(fileno=guard)
         try:
@@ -185,9 +188,9 @@ def _take_guard(name: bytes, block: bool) -> tuple[bool, int | None]:
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
                         raise
-                if not block:
+                if not block and time.monotonic() > give_up:
                     break
-                time.sleep(_GUARD_POLL)
+                time.sleep(_GUARD_POLL if block else _GUARD_POLL / 20)
         finally:
             bound.detach()
     except BaseException:
