@@ -28,7 +28,7 @@ WORDS = {
     r"_async": "_sync",
     r"asynchronous": "synchronous",
 }
-AWAITABLE = re.compile(r"Awaitable\[((?:[^\[\]]|\[[^\[\]]*\])*)\]")
+AWAITABLE = re.compile(r"(?:Awaitable\[|Coroutine\[Any, Any, )((?:[^\[\]]|\[[^\[\]]*\])*)\]")
 IMPORTED_AWAITABLE = re.compile(r"^(from collections\.abc import )Awaitable, ", re.MULTILINE)
 
 

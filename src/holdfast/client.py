@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from . import fork, order
 from .deadline import Deadline, seconds
 from .engines.base import NOT_DETACHABLE, Engine, Holder
-from .errors import ClientClosed, InvalidOption, NotAcquired, NotHeld, WouldDeadlock
+from .errors import ClientClosed, InvalidOption, LockError, NotAcquired, NotHeld, WouldDeadlock
 from .flow import Flow, Wakeup
 from .keys import Key, canonical_order
 from .owner import current, holder_in_loop, running_loop
@@ -78,8 +78,8 @@ class Client:
         self, keys: Iterable[Any], wait: float | None | Unset, ttl: float | None | Unset, note: str | None
     ) -> tuple[list[Ticket], list[int]]:
         """A ticket for each different lock, in canonical order; and for each given key the number of its ticket."""
-        if isinstance(keys, str):
-            raise InvalidOption(f"keys={keys!r}: give a list of keys, not one string")
+        if isinstance(keys, str) or not isinstance(keys, Iterable):
+            raise InvalidOption(f"keys={keys!r}: give a list of keys, not one string or number")
         given = [Key.of(key, space=self._space) for key in keys]
         if not given:
             raise InvalidOption("keys=[]: name at least one key")
@@ -188,18 +188,25 @@ class Client:
                 return
             self.closed = True
             tickets = list(self._tickets)
+        failure: LockError | None = None
         for ticket in tickets:
             if ticket.lose("its client was closed"):
-                yield from self.engine.release(ticket)
+                try:
+                    yield from self.engine.release(ticket)
+                except LockError as error:  # the others are let go all the same
+                    failure = failure or error
             else:
                 ticket.deadline.at = 0.0
-                if ticket.wakeup is not None:
-                    ticket.wakeup.wake()
+                wakeup = ticket.wakeup
+                if wakeup is not None:
+                    wakeup.wake()
         self._tickets.clear()
         yield from self.engine.close()
+        if failure is not None:
+            raise failure
 
     def not_acquired(self, ticket: Ticket) -> NotAcquired:
-        waited = "and was tried once" if not ticket.waits else f"for all of the {ticket.wait:g} s that could be waited"
+        waited = "and was tried once" if not ticket.wait else f"for all of the {ticket.wait:g} s that could be waited"
         return NotAcquired(f"{ticket.key} was busy {waited}{self.engine.who_holds(ticket)}", key=ticket.key)
 
     # Inside
@@ -219,10 +226,10 @@ class Client:
             raise WouldDeadlock(f"{ticket.key} is held by this very {owner.name} already", key=ticket.key)
         if not ticket.waits:
             return True
-        if owner.held:
+        if others := list(owner.held.values()):  # a copy: another thread may evict
             if ticket.wait is None:
                 raise WouldDeadlock(
-                    f"{ticket.key}: wait=None while {owner.name} holds {next(iter(owner.held.values())).key}; a wait "
+                    f"{ticket.key}: wait=None while {owner.name} holds {others[0].key}; a wait "
                     "that holds other locks must have a limit: give wait= in seconds",
                     key=ticket.key,
                 )
@@ -247,11 +254,7 @@ class Client:
         if not granted:
             self._tickets.discard(ticket)
             return
-        owner = ticket.owner
-        assert owner is not None
-        owner.held[ticket.lock] = ticket
-        if not ticket.held:  # lost between the two lines
-            del owner.held[ticket.lock]
+        ticket.settle()
 
     def _check_open(self) -> None:
         if self.closed:

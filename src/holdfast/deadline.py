@@ -7,6 +7,8 @@ from time import monotonic
 
 from .errors import InvalidOption
 
+_LONGEST = 1e300  # an int may be greater than any float
+
 
 class Deadline:
     """An instant on the monotonic clock, or never."""
@@ -42,4 +44,4 @@ def seconds(option: str, value: float | None) -> float | None:
         raise InvalidOption(f"{option}={value!r}: give seconds as a number, or None for no limit")
     if not value >= 0:  # also catches NaN
         raise InvalidOption(f"{option}={value!r}: seconds cannot be negative; 0 tries once, None waits without limit")
-    return None if value == inf else float(value)
+    return None if value > _LONGEST else float(value)

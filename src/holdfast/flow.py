@@ -154,6 +154,8 @@ def run(flow: Flow[T]) -> T:
     except StopIteration as done:
         result: T = done.value
         return result
+    finally:
+        flow.close()  # Ctrl-C between two lines of this function did not reach the flow: it must clean up, and now
 
 
 async def run_async(flow: Flow[T]) -> T:

@@ -18,24 +18,24 @@ process: object = object()
 
 To be read as ``fork.process``: a name imported from here would stay the parent's.
 """
-_resets: list[Callable[[], Callable[[], None] | None]] = []
+# By the id of the weak reference: threads add and remove at once, and removing from a list would search it.
+_resets: dict[int, Callable[[], Callable[[], None] | None]] = {}
 
 
 def in_child(reset: Callable[[], None]) -> None:
     """Has every forked child call ``reset`` first thing. A method is held weakly, a function for good."""
     weak: Any = WeakMethod(reset, _forget) if isinstance(reset, MethodType) else lambda: reset
-    _resets.append(weak)
+    _resets[id(weak)] = weak
 
 
 def _forget(dead: ref[Any]) -> None:
-    if dead in _resets:
-        _resets.remove(dead)
+    _resets.pop(id(dead), None)
 
 
 def _start_afresh() -> None:
     global process
     process = object()
-    for weak in list(_resets):
+    for weak in list(_resets.values()):
         reset = weak()
         if reset is not None:
             reset()

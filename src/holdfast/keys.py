@@ -66,6 +66,8 @@ class Key:
     @classmethod
     def of(cls, *parts: object, space: str = "") -> Key:
         """The key named by ``parts``: one string, one ``Key``, or a namespace and an entity id."""
+        if len(parts) == 1 and isinstance(parts[0], tuple):
+            parts = parts[0]  # the cache looks at the types of its arguments, not into a tuple
         try:
             # typed: 1, 1.0 and True are equal and must not share a cache entry.
             return _cached(space, *parts)
@@ -186,8 +188,6 @@ def _utf8(part: str, what: str) -> bytes:
 
 
 def _checked(space: str, *parts: object) -> Key:
-    if len(parts) == 1 and isinstance(parts[0], tuple):
-        parts = parts[0]
     if space:
         _utf8(space, "the space")
     match parts:
@@ -217,8 +217,13 @@ def _integer(what: str, value: object, bound: int) -> int:
         hint = "; for a text id use one string key, such as 'user:…'" if isinstance(value, str) else ""
         raise InvalidKey(f"{what} {value!r} is not an integer{hint}")
     if not -bound <= value < bound:
-        raise InvalidKey(f"{what} {int(value)} is out of range: it must fit {bound.bit_length()} bits, signed")
+        raise InvalidKey(f"{what} {_shown(value)} is out of range: it must fit {bound.bit_length()} bits, signed")
     return int(value)
+
+
+def _shown(number: int) -> str:
+    # Python refuses to write out an int of thousands of digits.
+    return str(int(number)) if number.bit_length() <= 128 else f"of {number.bit_length()} bits"
 
 
 def _within_bounds(key: Key) -> Key:

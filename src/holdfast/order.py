@@ -157,6 +157,8 @@ def _nodes(before: Ticket, ticket: Ticket) -> tuple[Hashable, Hashable]:
 
 def _namespace(ticket: Ticket) -> Hashable:
     key: Key = ticket.key
+    if key.namespace is None:
+        return ticket.lock  # string keys have nothing in common: each stands for itself
     return ("namespace", ticket.server, key.space, key.namespace)
 
 

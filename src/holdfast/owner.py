@@ -67,7 +67,9 @@ def current() -> Owner:
 
 
 def holder_in_loop(loop: AbstractEventLoop, lock: Hashable) -> Owner | None:
-    """The task of ``loop`` that holds ``lock``, if one does."""
+    """The task of ``loop`` (it runs in this thread) that holds ``lock``, or else the thread itself."""
+    if lock in _threads.owner.held:
+        return _threads.owner
     return next((owner for owner in list(_of_loop.get(loop, ())) if lock in owner.held), None)
 
 

@@ -24,6 +24,12 @@ class KeyTemplate:
 
     def __init__(self, parts: tuple[Any, ...]) -> None:
         self.parts = parts
+        if len(parts) == 2 and any(
+            isinstance(part, str) and _fields_of(part) and not _is_field(part) for part in parts
+        ):
+            raise InvalidKey(
+                f"exclusive: in the key {parts!r} an id is one field and nothing else, as in '{{agent_id}}'"
+            )
         self.fields = {name for part in parts if isinstance(part, str) for name in _fields_of(part)}
 
     def bind(self, function: Callable[..., Any]) -> Callable[[tuple[Any, ...], dict[str, Any]], tuple[Any, ...]]:
@@ -36,7 +42,8 @@ class KeyTemplate:
         unknown = self.fields - set(signature.parameters)
         if unknown:
             names = ", ".join(sorted(unknown))
-            raise InvalidKey(f"exclusive: {function.__qualname__}() has no parameter {names}, which the key names")
+            called = getattr(function, "__qualname__", repr(function))
+            raise InvalidKey(f"exclusive: {called}() has no parameter {names}, which the key names")
 
         def key_for(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...]:
             bound = signature.bind(*args, **kwargs)
@@ -58,10 +65,17 @@ def _fields_of(part: str) -> list[str]:
         pieces = list(Formatter().parse(part))
     except ValueError as error:
         raise InvalidKey(f"exclusive: the key {part!r} is not a valid template: {error}") from error
+    if any("{" in (spec or "") for _, _, spec, _ in pieces):
+        raise InvalidKey(f"exclusive: the key {part!r} has a field inside a field")
     names = [name for _, name, _, _ in pieces if name is not None]
     if any(not name.partition(".")[0].partition("[")[0].isidentifier() for name in names):
         raise InvalidKey(f"exclusive: the key {part!r} must name its fields, as in 'sync:{{user_id}}'")
     return [name.partition(".")[0].partition("[")[0] for name in names]
+
+
+def _is_field(part: str) -> bool:
+    (literal, _, spec, conversion), *others = Formatter().parse(part)
+    return not (literal or spec or conversion or others)
 
 
 def checked_busy(busy: Busy, wait: float | None | Unset) -> float | None | Unset:

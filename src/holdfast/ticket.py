@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Hashable
 from enum import Enum
 from math import inf
-from threading import Lock
+from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from . import fork
@@ -129,16 +129,28 @@ class Ticket:
         """Marks a held lock as lost and tells the holder. True for the one caller that made it so."""
         if not self._leave_held(State.LOST, reason):
             return False
-        callback = self._on_lost
+        with _transitions:
+            callback, self._on_lost = self._on_lost, None
         if callback is not None:
             callback()
         return True
 
     def tell_when_lost(self, callback: Callable[[], None]) -> None:
         """Has ``callback`` called once if the lock is lost, at once if it is lost already. It must not raise."""
-        self._on_lost = callback
-        if self.state is State.LOST:
+        with _transitions:  # or a loss in this moment would be told twice, and its task be cancelled twice
+            lost = self.state is State.LOST
+            if not lost:
+                self._on_lost = callback
+        if lost:
             callback()
+
+    def settle(self) -> None:
+        """Notes a grant with its owner; raises if the lock was lost before the owner could come to know of it."""
+        with _transitions:
+            if self.held and self.owner is not None:
+                self.owner.held[self.lock] = self
+        if not self.held:
+            self.check()
 
     def end(self, state: State) -> None:
         """Ends a held lock by the holder's own will; raises when there is none to end."""
@@ -165,19 +177,21 @@ class Ticket:
                 return False
             self.state = state
             self.reason = reason
-        owner = self.owner
-        if owner is not None and owner.held.get(self.lock) is self:
-            del owner.held[self.lock]
+            # Under the mutex: the owner may take the lock anew at once, and that entry must stay.
+            owner = self.owner
+            if owner is not None and owner.held.get(self.lock) is self:
+                del owner.held[self.lock]
         return True
 
 
 _NEVER = Deadline()
-_transitions = Lock()
+# Re-entrant: the garbage collector may end an abandoned block in a thread that is in here.
+_transitions = RLock()
 
 
 def _new_mutex() -> None:
     global _transitions
-    _transitions = Lock()
+    _transitions = RLock()
 
 
 fork.in_child(_new_mutex)

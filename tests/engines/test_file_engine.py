@@ -308,3 +308,24 @@ def test_a_lone_waiter_does_not_poll(locks: Locks, child: Child) -> None:
         locks.hold("a", wait=1).__enter__()
     assert time.process_time() - before < 0.02  # the figure itself, 0.5 % of a core, is in benchmarks/
     child.ask("release")
+
+
+def test_a_try_is_not_fooled_by_programs_that_are_being_started(locks: Locks) -> None:
+    stop = threading.Event()
+
+    def start_programs() -> None:
+        while not stop.is_set():
+            subprocess.run(["true"], check=True)
+
+    threads = [threading.Thread(target=start_programs) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    try:
+        until = time.monotonic() + 0.5
+        while time.monotonic() < until:
+            with locks.try_hold("k") as held:
+                assert held is not None  # nobody else ever takes it
+    finally:
+        stop.set()
+        for thread in threads:
+            thread.join()

@@ -42,8 +42,11 @@ class AsyncBlock:
             held = AsyncHeld(client, ticket)
             self._body = Body(ticket, held, self._on_lost)
             return held
-        except BaseException:
-            await finish_async(client.abandon(ticket))
+        except BaseException as error:
+            try:
+                await finish_async(client.abandon(ticket))
+            except Exception as failure:  # must not take the place of a cancellation
+                error.add_note(f"(and the release failed: {failure})")
             raise
 
     async def leave(self, error: BaseException | None) -> BaseException | None:
@@ -107,6 +110,8 @@ class AsyncHoldMany:
 
     async def __aenter__(self) -> list[AsyncHeld]:
         """The handles in the order in which the keys were given; a key that was given twice has one handle."""
+        if self._entered:
+            raise LockError("this block of hold_many() was entered before; call it again for another")
         deadline = Deadline.after(self._tickets[0].wait)
         handles: list[AsyncHeld] = []
         try:
@@ -117,7 +122,9 @@ class AsyncHoldMany:
                     raise self._client.not_acquired(ticket)
                 handles.append(held)
         except BaseException as error:
-            await self._leave(error)
+            ending = await self._leave(error)
+            if ending is not None and ending is not error:
+                raise ending  # noqa: B904  one of those it had was lost, and says so; the cause is set
             raise
         return [handles[position] for position in self._positions]
 
@@ -130,5 +137,8 @@ class AsyncHoldMany:
 
     async def _leave(self, error: BaseException | None) -> BaseException | None:
         for block in reversed(self._entered):
-            error = await block.leave(error)
+            try:
+                error = await block.leave(error)
+            except BaseException as interruption:  # Ctrl-C, a cancellation: the others must be let go all the same
+                error = interruption
         return error

@@ -6,8 +6,10 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
+from weakref import ref
 
 from ..errors import InvalidOption, LockLost
+from ..owner import running_loop
 from ..ticket import Ticket
 
 if TYPE_CHECKING:
@@ -31,8 +33,10 @@ class Body:
         self._held = held
         self._on_lost = on_lost
         self._loop = asyncio.get_running_loop()
-        self._task = asyncio.current_task()
-        self._before = self._task.cancelling() if self._task is not None else 0
+        task = asyncio.current_task()
+        # Weak: the engine's table leads here, and would keep a task alive whose loop was closed, and so its lock held.
+        self._task = ref(task) if task is not None else _no_task
+        self._before = task.cancelling() if task is not None else 0
         self._cancelled = False
         self._ended = False
         ticket.tell_when_lost(self._lost_somewhere)
@@ -52,9 +56,13 @@ class Body:
 
     def _withdraw_cancellation(self) -> bool:
         """Takes back the cancellation that a loss caused. True if nobody else asked for one: an outside one wins."""
-        if not self._cancelled or self._task is None:
+        task = self._task()
+        if not self._cancelled or task is None:
             return False
-        return self._task.uncancel() <= self._before
+        loop = running_loop()
+        # The block may be left by another task than the one that was cancelled; what ends that one is not ours.
+        here = loop is not None and asyncio.current_task(loop) is task
+        return task.uncancel() <= self._before and here
 
     def _lost_somewhere(self) -> None:
         try:
@@ -63,13 +71,17 @@ class Body:
             pass  # the loop is closed, and the body with it
 
     def _lost_in_loop(self) -> None:
-        if not self._ended and self._task is not None:
-            self._cancelled = True
-            self._task.cancel(f"lock {self._ticket.key} was lost")
+        task = self._task()
+        if not self._ended and task is not None:
+            self._cancelled = task.cancel(f"lock {self._ticket.key} was lost")
         if self._on_lost is not None:
             task = self._loop.create_task(_call(self._on_lost, self._held))
             _callbacks.add(task)
             task.add_done_callback(_callbacks.discard)
+
+
+def _no_task() -> None:
+    return None
 
 
 async def _call(on_lost: OnLost, held: AsyncHeld) -> None:
@@ -85,5 +97,8 @@ async def _call(on_lost: OnLost, held: AsyncHeld) -> None:
 
 def check_function(function: Callable[..., Any]) -> None:
     """Refuses to wrap what would outlive the lock that is held around the call."""
-    if not inspect.iscoroutinefunction(inspect.unwrap(function)):
+    if not callable(function):
+        raise InvalidOption(f"exclusive: {function!r} cannot be called; put @classmethod above @exclusive")
+    # Either will do: an async wrapper of a plain function, and a plain wrapper that returns the coroutine.
+    if not inspect.iscoroutinefunction(function) and not inspect.iscoroutinefunction(inspect.unwrap(function)):
         raise InvalidOption(f"exclusive: {function!r} is not an async function; use Locks for plain functions")

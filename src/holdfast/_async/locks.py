@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
@@ -153,7 +153,7 @@ class AsyncLocks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T | None]]]: ...
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T | None]]]: ...
 
     @overload
     def exclusive(
@@ -163,7 +163,7 @@ class AsyncLocks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T]]]: ...
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
 
     def exclusive(
         self,
@@ -172,7 +172,7 @@ class AsyncLocks:
         wait: float | None | Unset = UNSET,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
-    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Awaitable[T | None]]]:
+    ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T | None]]]:
         """Runs a function under a lock that its arguments name: ``@locks.exclusive("sync:{user_id}", busy="skip")``.
 
         A namespace goes with a field, too: ``exclusive(LockNamespace.AGENT, "{agent_id}")``. When the lock is busy the
@@ -182,7 +182,7 @@ class AsyncLocks:
         if not template.fields:
             self._client.ticket(self._client.key(key), wait, ttl, note)  # what is wrong with it is said here and now
 
-        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Awaitable[T | None]]:
+        def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T | None]]:
             check_function(function)
             key_for = template.bind(function)
 

@@ -43,8 +43,11 @@ class Block:
             held = Held(client, ticket)
             self._body = Body(ticket, held, self._on_lost)
             return held
-        except BaseException:
-            finish(client.abandon(ticket))
+        except BaseException as error:
+            try:
+                finish(client.abandon(ticket))
+            except Exception as failure:  # must not take the place of a cancellation
+                error.add_note(f"(and the release failed: {failure})")
             raise
 
     def leave(self, error: BaseException | None) -> BaseException | None:
@@ -108,6 +111,8 @@ class HoldMany:
 
     def __enter__(self) -> list[Held]:
         """The handles in the order in which the keys were given; a key that was given twice has one handle."""
+        if self._entered:
+            raise LockError("this block of hold_many() was entered before; call it again for another")
         deadline = Deadline.after(self._tickets[0].wait)
         handles: list[Held] = []
         try:
@@ -118,7 +123,9 @@ class HoldMany:
                     raise self._client.not_acquired(ticket)
                 handles.append(held)
         except BaseException as error:
-            self._leave(error)
+            ending = self._leave(error)
+            if ending is not None and ending is not error:
+                raise ending  # noqa: B904  one of those it had was lost, and says so; the cause is set
             raise
         return [handles[position] for position in self._positions]
 
@@ -131,5 +138,8 @@ class HoldMany:
 
     def _leave(self, error: BaseException | None) -> BaseException | None:
         for block in reversed(self._entered):
-            error = block.leave(error)
+            try:
+                error = block.leave(error)
+            except BaseException as interruption:  # Ctrl-C, a cancellation: the others must be let go all the same
+                error = interruption
         return error

@@ -53,6 +53,8 @@ def check_function(function: Callable[..., Any]) -> None:
     """Refuses to wrap what would outlive the lock that is held around the call."""
     import inspect
 
+    if not callable(function):
+        raise InvalidOption(f"exclusive: {function!r} cannot be called; put @classmethod above @exclusive")
     inner = inspect.unwrap(function)
     if inspect.iscoroutinefunction(inner) or inspect.isasyncgenfunction(inner):
         raise InvalidOption(f"exclusive: {function!r} is async; use AsyncLocks for it")

@@ -29,11 +29,17 @@ class Space(Queues):
 
     def take_up(self, ticket: Ticket, secret: str) -> bool:
         """Grants ``ticket`` the detached lock that has this secret; one attempt of several wins."""
-        with self._mutex:
+        try:
+            return self._take_up(ticket, secret)
+        finally:
+            self.catch_up()
+
+    def _take_up(self, ticket: Ticket, secret: str) -> bool:
+        with self.mutex:
             queue = self._by_wire.get(ticket.wire)
             if queue is None or queue.holder.state is not State.DETACHED:
                 return False
-            if not compare_digest(queue.holder.engine_state, secret):
+            if not compare_digest(queue.holder.engine_state.encode(), secret.encode("utf-8", "replace")):
                 return False
             ticket.granted(fence=queue.holder.fence)
             queue.holder = ticket
@@ -77,14 +83,16 @@ class MemoryEngine(Engine):
         return key.text
 
     def acquire(self, ticket: Ticket) -> Flow[bool]:
-        if self._space.enter(ticket):
-            return True
-        if ticket.wakeup is None:
-            return False
         try:
-            yield ticket.wakeup.sleep(ticket.deadline)
+            if not self._space.enter(ticket) and (wakeup := ticket.wakeup):
+                yield wakeup.sleep(ticket.deadline)
         finally:
-            granted = self._space.leave(ticket)
+            # Around all of it: Ctrl-C before the sleep must not leave the ticket in the queue, to be granted a lock.
+            try:
+                granted = self._space.leave(ticket)
+            except KeyboardInterrupt:  # struck in there
+                self._space.leave(ticket)
+                raise
         return granted
 
     def release(self, ticket: Ticket) -> Flow[None]:

@@ -7,10 +7,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Hashable
-from threading import Lock
 
 from .. import fork
-from ..ticket import Ticket
+from ..errors import WouldDeadlock
+from ..ticket import State, Ticket
+from .late import Late
 
 
 class Queue:
@@ -23,11 +24,11 @@ class Queue:
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
 
 
-class Queues:
+class Queues(Late):
     """The queues of one place, by wire key. A lock that is neither held nor waited for has none."""
 
     def __init__(self) -> None:
-        self._mutex = Lock()
+        super().__init__()
         self._by_wire: dict[Hashable, Queue] = {}
         fork.in_child(self._start_afresh)
 
@@ -37,7 +38,17 @@ class Queues:
 
     def enter(self, ticket: Ticket) -> bool:
         """Takes the lock if it is free; else puts a ticket that waits at the end of its queue."""
-        with self._mutex:
+        if self.mutex._is_owned():
+            raise WouldDeadlock(
+                f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key
+            )
+        try:
+            return self._enter(ticket)
+        finally:
+            self.catch_up()
+
+    def _enter(self, ticket: Ticket) -> bool:
+        with self.mutex:
             queue = self._by_wire.get(ticket.wire)
             if queue is None:
                 # The ticket first: should Ctrl-C strike between the two lines, it says that there is something to undo.
@@ -50,29 +61,38 @@ class Queues:
             return False
 
     def leave(self, ticket: Ticket) -> bool:
-        """Ends the ticket's wait. True if it has been granted the lock meanwhile."""
-        with self._mutex:
-            if ticket.held:
-                return True
+        """Ends the ticket's wait, if it has one. True if it has been granted the lock."""
+        if self.put_off(self.leave_late, ticket):
+            return ticket.state is not State.WAITING
+        with self.mutex:
             queue = self._by_wire.get(ticket.wire)
             if queue is not None:
                 queue.waiting.pop(ticket, None)
-            return False
+            granted = ticket.state is not State.WAITING  # also if it was evicted already: a loss, not a busy lock
+        self.catch_up()
+        return granted
 
     def pass_on(self, ticket: Ticket) -> None:
         """Ends the ticket's hold, if it has one: the first waiter that can still be woken gets the lock."""
-        with self._mutex:
-            queue = self._by_wire.get(ticket.wire)
-            if queue is None or queue.holder is not ticket:
+        if self.put_off(self.pass_on, ticket):
+            return
+        with self.mutex:
+            self._pass_on(ticket)
+        self.catch_up()
+
+    def _pass_on(self, ticket: Ticket) -> None:
+        queue = self._by_wire.get(ticket.wire)
+        if queue is None or queue.holder is not ticket:
+            return
+        while queue.waiting:
+            heir, _ = queue.waiting.popitem(last=False)
+            assert heir.wakeup is not None
+            if heir.wakeup.wake():  # it cannot look at its state before this mutex is free again
+                self.grant(heir)
+                queue.holder = heir
+                heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
                 return
-            while queue.waiting:
-                heir, _ = queue.waiting.popitem(last=False)
-                assert heir.wakeup is not None
-                if heir.wakeup.wake():  # it cannot look at its state before this mutex is free again
-                    self.grant(heir)
-                    queue.holder = heir
-                    return
-            del self._by_wire[ticket.wire]
+        del self._by_wire[ticket.wire]
 
     def holder(self, wire: Hashable) -> Ticket | None:
         queue = self._by_wire.get(wire)
@@ -80,9 +100,11 @@ class Queues:
 
     def snapshot(self) -> list[tuple[Ticket, int]]:
         """Every holder with the number of its waiters."""
-        with self._mutex:
-            return [(queue.holder, len(queue.waiting)) for queue in self._by_wire.values()]
+        with self.mutex:
+            found = [(queue.holder, len(queue.waiting)) for queue in self._by_wire.values()]
+        self.catch_up()
+        return found
 
     def _start_afresh(self) -> None:
-        self._mutex = Lock()
+        self.start_afresh()
         self._by_wire = {}

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import os
 import socket
-from threading import Lock
+from threading import RLock
 
-_mutex = Lock()
+# Re-entrant: the garbage collector may end an abandoned block, and so close its files, in a thread that is in here.
+_mutex = RLock()
 _open: set[int] = set()
 
 
@@ -54,7 +55,7 @@ def _let_forks_in() -> None:
 
 def _close_inherited() -> None:
     global _mutex
-    _mutex = Lock()
+    _mutex = RLock()
     for descriptor in _open:
         try:
             os.close(descriptor)

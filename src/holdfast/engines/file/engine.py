@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections import OrderedDict
 from collections.abc import Hashable
@@ -10,11 +11,12 @@ from threading import Lock
 from typing import Final
 
 from ... import fork
-from ...errors import BackendUnavailable, InvalidOption
+from ...errors import BackendUnavailable, InvalidOption, WouldDeadlock
 from ...flow import Call, Flow, at_once
 from ...keys import Key
-from ...ticket import Ticket
+from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Holder, told
+from ..late import Late
 from . import blockers
 from .grip import Grip, read_record, take
 from .holders import Here, holder_of, scan
@@ -28,21 +30,23 @@ HANDOVERS: Final = 4
 class Line:
     """One lock in this process: who has it, who waits. It exists while anyone, or a blocked thread, is at it."""
 
-    __slots__ = ("handovers", "holder", "name", "waiting")
+    __slots__ = ("handovers", "holder", "name", "taker", "waiting")
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, taker: Ticket) -> None:
         self.name = name
         self.holder: Ticket | None = None
+        self.taker: object = taker
+        """Who is in charge while nobody holds it: the ticket that came first or just left, or a blocker's errand."""
         self.waiting: OrderedDict[Ticket, None] = OrderedDict()
         self.handovers = 0
 
 
-class Folder:
+class Folder(Late):
     """The lines of one folder, shared by all clients of this process."""
 
     def __init__(self, path: str) -> None:
+        super().__init__()
         self.path = path
-        self.mutex = Lock()
         self.lines: dict[Hashable, Line] = {}
         self.id = b""
         self.make()
@@ -62,10 +66,14 @@ class Folder:
 
     def join(self, ticket: Ticket, name: str) -> Line | None:
         """The ticket's new line if it is the first in it. Else it waits its turn in the line, if it waits at all."""
+        if self.mutex._is_owned():
+            raise WouldDeadlock(
+                f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key
+            )
         with self.mutex:
             line = self.lines.get(name)
             if line is None:
-                self.lines[name] = line = Line(name)
+                self.lines[name] = line = Line(name, ticket)
                 return line
             if ticket.waits:
                 ticket.arm()
@@ -73,67 +81,100 @@ class Folder:
             return None
 
     def leave(self, ticket: Ticket) -> bool:
-        """Ends the ticket's wait. True if it has been granted the lock meanwhile."""
+        """Ends the ticket's wait, if it has one. True if it has been granted the lock."""
+        if self.put_off(self.leave_late, ticket):
+            return ticket.state is not State.WAITING
         with self.mutex:
-            if ticket.held:
-                return True
+            granted = ticket.state is not State.WAITING  # also if it was evicted already: a loss, not a busy lock
             line = self.lines.get(ticket.wire)
             if line is not None:
                 line.waiting.pop(ticket, None)
-            return False
+        if line is not None and line.taker is ticket and not granted:
+            self.take_for_next(line, ticket)
+        self.catch_up()
+        return granted
 
     def first_taken(self, ticket: Ticket, line: Line, grip: Grip | None) -> bool:
         """What becomes of the try that the first of a line makes in its own thread."""
         with self.mutex:
             if grip is not None:
                 ticket.granted(engine_state=grip)
-                line.holder = ticket
+                line.holder, line.taker = ticket, None
                 return True
             if ticket.waits:
                 ticket.arm()
                 line.waiting[ticket] = None
                 line.waiting.move_to_end(ticket, last=False)
-        self.take_for_next(line)
+        self.take_for_next(line, ticket)
         return False
 
-    def take_for_next(self, line: Line) -> None:
+    def take_for_next(self, line: Line, in_charge: object) -> None:
         """Nobody here has the lock: has it taken for the first in line, or ends the line."""
         with self.mutex:
+            if line.taker is not in_charge:
+                return  # a release that was called twice, at once
             if not line.waiting:
+                line.taker = None
                 del self.lines[line.name]
                 return
-        blockers.call(partial(self._block_for_next, line))
+            line.taker = errand = object()
+        try:
+            blockers.call(partial(self._block_for_next, line, errand))
+        except BaseException as error:
+            with self.mutex:
+                if line.taker is not errand:
+                    raise  # Ctrl-C, but the thread is at work
+                line.taker = retry = object()  # and if it starts after all, it finds that it is not wanted
+            if not isinstance(error, RuntimeError):
+                self.take_for_next(line, retry)
+                raise
+            self._fail(line, OSError(errno.EAGAIN, "no thread can be started to wait for it"), retry)
 
     def pass_on(self, ticket: Ticket) -> None:
         """Ends the ticket's hold, if it has one."""
+        if self.put_off(self.pass_on, ticket):
+            return
+        try:
+            self._pass_on(ticket)
+        finally:
+            self.catch_up()
+
+    def _pass_on(self, ticket: Ticket) -> None:
         with self.mutex:
             line = self.lines.get(ticket.wire)
-            if line is None or line.holder is not ticket:
+            if line is None or (line.holder is not ticket and line.taker is not ticket):
                 return
             grip: Grip = ticket.engine_state
-            if line.handovers < HANDOVERS and self._hand_to_next(line, grip):
+            handover = line.holder is ticket and line.handovers < HANDOVERS
+            if handover and self._hand_to_next(line, grip):
                 line.handovers += 1
                 return
-            line.holder = None
+            # Still in charge: should Ctrl-C strike below, the release is called again.
+            line.holder, line.taker = None, ticket
         try:
             grip.release()
         finally:
-            self.take_for_next(line)
+            self.take_for_next(line, ticket)
 
-    def _block_for_next(self, line: Line) -> None:
+    def _block_for_next(self, line: Line, errand: object) -> None:
         # Runs in a thread that may block. Those it was called for may have left by the time the lock is got.
+        with self.mutex:
+            if line.taker is not errand:
+                return
+            line.taker = _AT_WORK
         try:
             grip = self.take(line, block=True)
         except OSError as error:
-            self._fail(line, error)
-            return
-        assert grip is not None
-        with self.mutex:
-            line.handovers = 0
-            if self._hand_to_next(line, grip):
-                return
-        grip.release()
-        self.take_for_next(line)
+            self._fail(line, error, _AT_WORK)
+        else:
+            assert grip is not None
+            with self.mutex:
+                line.handovers = 0
+                handed = self._hand_to_next(line, grip)
+            if not handed:
+                grip.release()
+                self.take_for_next(line, _AT_WORK)
+        self.catch_up()
 
     def _hand_to_next(self, line: Line, grip: Grip) -> bool:
         while line.waiting:
@@ -141,24 +182,26 @@ class Folder:
             assert heir.wakeup is not None
             if heir.wakeup.wake():  # it cannot look at its state before the mutex is free again
                 heir.granted(engine_state=grip)
-                line.holder = heir
+                line.holder, line.taker = heir, None
+                heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
                 return True
         return False
 
-    def _fail(self, line: Line, error: OSError) -> None:
+    def _fail(self, line: Line, error: OSError, in_charge: object) -> None:
         with self.mutex:
             while line.waiting:
                 ticket, _ = line.waiting.popitem()
                 ticket.engine_state = error
                 assert ticket.wakeup is not None
                 ticket.wakeup.wake()
-        self.take_for_next(line)
+        self.take_for_next(line, in_charge)
 
     def _start_afresh(self) -> None:
-        self.mutex = Lock()
+        self.start_afresh()
         self.lines = {}
 
 
+_AT_WORK: Final = object()
 _folders: dict[str, Folder] = {}
 _folders_mutex = Lock()
 
@@ -215,16 +258,17 @@ class FileEngine(Engine):
 
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         folder = self._folder
-        line = folder.join(ticket, str(ticket.wire))
-        if line is not None and self._try_first(ticket, line):
-            self._stamp(ticket)
-            return True
-        if ticket.wakeup is None:
-            return False
         try:
-            yield ticket.wakeup.sleep(ticket.deadline)
+            line = folder.join(ticket, str(ticket.wire))
+            if (line is None or not self._try_first(ticket, line)) and (wakeup := ticket.wakeup):
+                yield wakeup.sleep(ticket.deadline)
         finally:
-            granted = folder.leave(ticket)
+            # Around all of it: Ctrl-C at any line must leave neither the ticket in line nor a line without anyone.
+            try:
+                granted = folder.leave(ticket)
+            except KeyboardInterrupt:  # struck in there
+                folder.leave(ticket)
+                raise
         if granted:
             self._stamp(ticket)
         elif isinstance(ticket.engine_state, OSError):
@@ -242,21 +286,28 @@ class FileEngine(Engine):
         with self._folder.mutex:
             lines = self._folder.lines.values()
             here = {line.name: Here(line.holder is not None, len(line.waiting)) for line in lines}
-        found: list[Holder] = yield Call(scan, self._folder.path, here)
+        self._folder.catch_up()
+        try:
+            found: list[Holder] = yield Call(scan, self._folder.path, here)
+        except FileNotFoundError:
+            return []  # somebody removed the folder; the next lock makes it anew
+        except OSError as error:
+            raise BackendUnavailable(f"the locks in {self._folder.path} cannot be listed: {error.strerror}") from error
         return found
 
     def evict(self, key: Key, *, force: bool) -> Flow[bool]:
         with self._folder.mutex:
             line = self._folder.lines.get(self.wire(key))
             ticket = line.holder if line is not None else None
+        self._folder.catch_up()
         if ticket is not None:
             if not ticket.lose("it was evicted"):
                 return False  # released in this very moment
-            self._folder.pass_on(ticket)
+            yield from self.release(ticket)
             return True
         holder: Holder | None = yield Call(holder_of, os.path.join(self._folder.path, f"{self.wire(key)}{LOCK}"))
-        if holder is None:
-            return False
+        if holder is None or holder.here:
+            return False  # ours, but nobody's: it is being taken or let go in this very moment
         raise self.unsupported("evict()", f"process {holder.pid} holds it and cannot be reached; end that process", key)
 
     def who_holds(self, ticket: Ticket) -> str:
@@ -275,10 +326,8 @@ class FileEngine(Engine):
             grip = self._folder.take(line, block=False)
             return self._folder.first_taken(ticket, line, grip)
         except BaseException as error:
-            if not ticket.held:
-                if grip is not None:
-                    grip.release()
-                self._folder.take_for_next(line)
+            if grip is not None and not ticket.held:
+                grip.release()
             if isinstance(error, OSError):
                 raise self._unavailable(ticket.key, error) from error
             raise

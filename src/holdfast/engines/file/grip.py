@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from threading import Lock
 from typing import Any, Final
 
 from ...ticket import Ticket
@@ -17,47 +18,85 @@ from . import descriptors
 from .names import Names
 
 _FENCE_DIGITS: Final = 20
-_RECORD_BYTES: Final = 8192
+_RECORD_BYTES: Final = 65536
 _HAS_ABSTRACT_SOCKETS: Final = sys.platform == "linux"
 _GUARD_POLL: Final = 0.005
+_GUARD_LINGERS: Final = 0.05
+"""How long a try waits for a guard alone: a program that is being started keeps a copy until it runs."""
 
 
 class Grip:
     """The open files of a held lock."""
 
-    __slots__ = ("_guard", "_lock")
+    __slots__ = ("_guard", "_lock", "_mutex")
 
-    def __init__(self, lock: int, guard: int | None) -> None:
-        self._lock = lock
-        self._guard = guard
+    def __init__(self, lock: int) -> None:
+        self._lock: int | None = lock
+        self._guard: int | None = None
+        self._mutex = Lock()
+
+    def take_guard(self, name: bytes, block: bool) -> bool:
+        held, self._guard = _take_guard(name, block)
+        return held
 
     def stamp(self, ticket: Ticket) -> None:
-        """Gives the grant its fence and writes down who holds the lock, for operators."""
-        last = os.pread(self._lock, _FENCE_DIGITS, 0)
-        fence = next_fence(int(last) if last.isdigit() else 0)
+        """Gives the grant its fence and writes down who holds the lock, for operators.
+
+        Not if the ticket was evicted meanwhile: the descriptor may be another file's by now, and the next holder's
+        fence must be the greater one.
+        """
+        with self._mutex:
+            if self._lock is not None and ticket.held:
+                self._write(self._lock, ticket)
+
+    def last_fence(self) -> int:
+        """The last one given out for this lock; 0 if there is none, or the file is full of nonsense."""
+        last = os.pread(self._lock, _FENCE_DIGITS, 0) if self._lock is not None else b""
+        return int(last) if last.isdigit() else 0
+
+    def _write(self, lock: int, ticket: Ticket) -> None:
+        fence = next_fence(self.last_fence())
         ticket.fence = fence
         record = {
             "key": ticket.key.text,
             "pid": os.getpid(),
             "host": socket.gethostname(),
-            "owner": ticket.owner.name if ticket.owner is not None else "",
+            "owner": ticket.owner.name[:1000] if ticket.owner is not None else "",
             "since": ticket.since,
             "note": ticket.note[:1000] if ticket.note else None,
         }
         text = f"{fence:0{_FENCE_DIGITS}d}\n{json.dumps(record)}\n".encode()
-        os.pwrite(self._lock, text, 0)
-        os.ftruncate(self._lock, len(text))
+        os.pwrite(lock, text, 0)
+        os.ftruncate(lock, len(text))
 
     def release(self) -> None:
-        """Gives the lock back. The fence stays in the file; the guard goes first, or the next one would run into it."""
-        try:
-            if self._guard is not None:
-                descriptors.close(self._guard)
-            os.ftruncate(self._lock, _FENCE_DIGITS + 1)
-            # Not by closing alone: a child forked behind Python's back would keep the lock.
-            fcntl.flock(self._lock, fcntl.LOCK_UN)
-        finally:
-            descriptors.close(self._lock)
+        """Gives the lock back; a second time finds nothing to do.
+
+        The fence stays in the file; the guard goes first, or the next one would run into it.
+        """
+        with self._mutex:
+            try:
+                guard, self._guard = self._guard, None
+                if guard is not None:
+                    descriptors.close(guard)
+                if self._lock is not None:
+                    os.ftruncate(self._lock, _FENCE_DIGITS + 1)
+                    # Not by closing alone: a child forked behind Python's back would keep the lock.
+                    fcntl.flock(self._lock, fcntl.LOCK_UN)
+            finally:
+                self._close_lock()
+
+    def drop(self) -> None:
+        """Gives up what was taken half-way."""
+        guard, self._guard = self._guard, None
+        if guard is not None:
+            descriptors.close(guard)
+        self._close_lock()
+
+    def _close_lock(self) -> None:
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            descriptors.close(lock)
 
 
 def take(names: Names, *, block: bool) -> Grip | None:
@@ -66,14 +105,18 @@ def take(names: Names, *, block: bool) -> Grip | None:
     if lock is None:
         return None
     try:
-        held, guard = _take_guard(names.guard, block)
+        grip = Grip(lock)
     except BaseException:
         descriptors.close(lock)
         raise
-    if not held:
-        descriptors.close(lock)
-        return None
-    return Grip(lock, guard)
+    try:
+        if grip.take_guard(names.guard, block):
+            return grip
+    except BaseException:
+        grip.drop()
+        raise
+    grip.drop()
+    return None
 
 
 def read_record(path: str) -> dict[str, Any]:
@@ -134,6 +177,7 @@ def _take_guard(name: bytes, block: bool) -> tuple[bool, int | None]:
         if error.errno in (errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM):
             raise
         return True, None
+    give_up = time.monotonic() + _GUARD_LINGERS
     try:
         bound = socket.socket(fileno=guard)
         try:
@@ -144,9 +188,9 @@ def _take_guard(name: bytes, block: bool) -> tuple[bool, int | None]:
                 except OSError as error:
                     if error.errno != errno.EADDRINUSE:
                         raise
-                if not block:
+                if not block and time.monotonic() > give_up:
                     break
-                time.sleep(_GUARD_POLL)
+                time.sleep(_GUARD_POLL if block else _GUARD_POLL / 20)
         finally:
             bound.detach()
     except BaseException:
