@@ -226,7 +226,7 @@ class Client:
             raise WouldDeadlock(f"{ticket.key} is held by this very {owner.name} already", key=ticket.key)
         if not ticket.waits:
             return True
-        if others := list(owner.held.values()):  # a copy: another thread may evict
+        if owner.held and (others := list(owner.held.values())):  # a copy: another thread may evict
             if ticket.wait is None:
                 raise WouldDeadlock(
                     f"{ticket.key}: wait=None while {owner.name} holds {others[0].key}; a wait "

@@ -9,11 +9,13 @@ written once, too.
 from __future__ import annotations
 
 import sys
+from collections import deque
 from collections.abc import Callable, Coroutine, Generator
 from math import inf
 from threading import TIMEOUT_MAX
 from threading import Lock as Mutex
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from weakref import WeakValueDictionary
 
 from .deadline import Deadline
 from .owner import running_loop
@@ -75,6 +77,24 @@ class ThreadWakeup:
         raise RuntimeError("a thread's wakeup cannot suspend a task")
 
 
+class _Bell:
+    """Rouses sleeping tasks of one loop from other threads: all that are due with one call, each of which costs a
+    system call. It lives in the loop's own queue, and goes with it."""
+
+    __slots__ = ("__weakref__", "due")
+
+    def __init__(self) -> None:
+        self.due: deque[TaskWakeup] = deque()
+
+    def rouse_all(self) -> None:
+        _bells.pop(id(running_loop()), None)  # first: who comes from now on needs a new one
+        while self.due:
+            self.due.popleft().rouse()
+
+
+_bells: WeakValueDictionary[int, _Bell] = WeakValueDictionary()
+
+
 class TaskWakeup:
     """A sleeping task: a future of its loop, which may be another than the waker's."""
 
@@ -88,11 +108,19 @@ class TaskWakeup:
 
     def wake(self) -> bool:
         if running_loop() is self._loop:
-            self._rouse()
+            self.rouse()
             return True
+        if self._loop.is_closed():  # with this waiter in it
+            return False
+        bell = _bells.get(id(self._loop))
+        if bell is not None:
+            bell.due.append(self)
+            return True
+        bell = _bells[id(self._loop)] = _Bell()
+        bell.due.append(self)
         try:
-            self._loop.call_soon_threadsafe(self._rouse)
-        except RuntimeError:  # the loop was closed with this waiter in it
+            self._loop.call_soon_threadsafe(bell.rouse_all)
+        except RuntimeError:  # closed in this very moment
             return False
         return True
 
@@ -105,14 +133,14 @@ class TaskWakeup:
 
     async def suspend(self) -> None:
         remaining = self._deadline.remaining
-        alarm = None if remaining == inf else self._loop.call_later(remaining, self._rouse)
+        alarm = None if remaining == inf else self._loop.call_later(remaining, self.rouse)
         try:
             await self._future
         finally:
             if alarm is not None:
                 alarm.cancel()
 
-    def _rouse(self) -> None:
+    def rouse(self) -> None:
         if not self._future.done():
             self._future.set_result(None)
 

@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Hashable
-from enum import Enum
 from math import inf
 from threading import RLock
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from . import fork
 from .deadline import Deadline
@@ -24,13 +23,14 @@ if TYPE_CHECKING:
     from .flow import Wakeup
 
 
-class State(Enum):
-    WAITING = "waiting"
-    HELD = "held"
-    LOST = "lost"
-    RELEASED = "released"
-    DETACHED = "detached"
-    CLOSED = "closed"
+class State:
+    """What has become of a ticket. Plain strings: they are compared a dozen times in every hold."""
+
+    WAITING: Final = "waiting"
+    HELD: Final = "held"
+    LOST: Final = "lost"
+    RELEASED: Final = "released"
+    DETACHED: Final = "detached"
 
 
 class Ticket:
@@ -82,7 +82,7 @@ class Ticket:
         self.wakeup: Wakeup | None = None
         self.owner: Owner | None = None
         self.deadline = _NEVER
-        self.state = State.WAITING
+        self.state: str = State.WAITING
         self.fence: int | None = None
         self.expires_at = inf
         """When the lease ends on this process's monotonic clock, counted from before it was asked for."""
@@ -152,7 +152,7 @@ class Ticket:
         if not self.held:
             self.check()
 
-    def end(self, state: State) -> None:
+    def end(self, state: str) -> None:
         """Ends a held lock by the holder's own will; raises when there is none to end."""
         if not self._leave_held(state, ""):
             self.check()
@@ -167,9 +167,9 @@ class Ticket:
         if self.lost:
             raise LockLost(f"{self.key} was lost: {self.reason}", key=self.key)
         if self.state is not State.HELD:
-            raise NotHeld(f"{self.key} is not held: this handle was {self.state.value} before", key=self.key)
+            raise NotHeld(f"{self.key} is not held: this handle was {self.state} before", key=self.key)
 
-    def _leave_held(self, state: State, reason: str) -> bool:
+    def _leave_held(self, state: str, reason: str) -> bool:
         if self._process is not fork.process:
             return False
         with _transitions:

@@ -63,4 +63,4 @@ class AsyncHeld:
         return await finish_async(self._client.detach(self._ticket))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key} {self._ticket.state.value}>"
+        return f"<{type(self).__name__} {self.key} {self._ticket.state}>"

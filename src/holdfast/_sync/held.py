@@ -64,4 +64,4 @@ class Held:
         return finish(self._client.detach(self._ticket))
 
     def __repr__(self) -> str:
-        return f"<{type(self).__name__} {self.key} {self._ticket.state.value}>"
+        return f"<{type(self).__name__} {self.key} {self._ticket.state}>"

@@ -22,20 +22,20 @@ class Late:
     def __init__(self) -> None:
         # Re-entrant only to know its owner. Its `with` is safe from Ctrl-C, as one written in Python would not be.
         self.mutex: Any = RLock()
-        self._late: deque[Callable[[], object]] = deque()
+        self.late: deque[Callable[[], object]] = deque()
 
     def put_off(self, step: Callable[..., object], *args: object) -> bool:
         """True if this very thread is inside the mutex: then the step is done later."""
         if not self.mutex._is_owned():
             return False
-        self._late.append(partial(step, *args))
+        self.late.append(partial(step, *args))
         return True
 
     def catch_up(self) -> None:
         """Called by whoever has left the mutex."""
-        while self._late:
+        while self.late:
             try:
-                step = self._late.popleft()
+                step = self.late.popleft()
             except IndexError:  # another thread was faster
                 return
             step()
@@ -53,4 +53,4 @@ class Late:
 
     def start_afresh(self) -> None:
         self.mutex = RLock()
-        self._late.clear()
+        self.late.clear()

@@ -83,16 +83,19 @@ class MemoryEngine(Engine):
         return key.text
 
     def acquire(self, ticket: Ticket) -> Flow[bool]:
+        granted = False
         try:
-            if not self._space.enter(ticket) and (wakeup := ticket.wakeup):
+            granted = self._space.enter(ticket)
+            if not granted and (wakeup := ticket.wakeup):
                 yield wakeup.sleep(ticket.deadline)
         finally:
             # Around all of it: Ctrl-C before the sleep must not leave the ticket in the queue, to be granted a lock.
-            try:
-                granted = self._space.leave(ticket)
-            except KeyboardInterrupt:  # struck in there
-                self._space.leave(ticket)
-                raise
+            if not granted:
+                try:
+                    granted = self._space.leave(ticket)
+                except KeyboardInterrupt:  # struck in there
+                    self._space.leave(ticket)
+                    raise
         return granted
 
     def release(self, ticket: Ticket) -> Flow[None]:

@@ -43,22 +43,20 @@ class Queues(Late):
                 f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key
             )
         try:
-            return self._enter(ticket)
+            with self.mutex:
+                queue = self._by_wire.get(ticket.wire)
+                if queue is None:
+                    # The ticket first: should Ctrl-C strike between the two, it says that there is something to undo.
+                    self.grant(ticket)
+                    self._by_wire[ticket.wire] = Queue(ticket)
+                    return True
+                if ticket.waits:
+                    ticket.arm()
+                    queue.waiting[ticket] = None
+                return False
         finally:
-            self.catch_up()
-
-    def _enter(self, ticket: Ticket) -> bool:
-        with self.mutex:
-            queue = self._by_wire.get(ticket.wire)
-            if queue is None:
-                # The ticket first: should Ctrl-C strike between the two lines, it says that there is something to undo.
-                self.grant(ticket)
-                self._by_wire[ticket.wire] = Queue(ticket)
-                return True
-            if ticket.waits:
-                ticket.arm()
-                queue.waiting[ticket] = None
-            return False
+            if self.late:
+                self.catch_up()
 
     def leave(self, ticket: Ticket) -> bool:
         """Ends the ticket's wait, if it has one. True if it has been granted the lock."""
@@ -69,7 +67,8 @@ class Queues(Late):
             if queue is not None:
                 queue.waiting.pop(ticket, None)
             granted = ticket.state is not State.WAITING  # also if it was evicted already: a loss, not a busy lock
-        self.catch_up()
+        if self.late:
+            self.catch_up()
         return granted
 
     def pass_on(self, ticket: Ticket) -> None:
@@ -78,7 +77,8 @@ class Queues(Late):
             return
         with self.mutex:
             self._pass_on(ticket)
-        self.catch_up()
+        if self.late:
+            self.catch_up()
 
     def _pass_on(self, ticket: Ticket) -> None:
         queue = self._by_wire.get(ticket.wire)

@@ -85,10 +85,14 @@ class PostgresEngine(Engine):
         hub, key = self._hub, ticket.wire
         assert isinstance(key, PgKey)
         request = hub.join(ticket, key)
-        if ticket.wakeup is None:
+        wakeup = ticket.wakeup
+        if wakeup is None and not ticket.held:
             return False
         try:
-            yield request if request is not None else ticket.wakeup.sleep(ticket.deadline)
+            if request is not None:
+                yield request
+            elif wakeup is not None:
+                yield wakeup.sleep(ticket.deadline)
         finally:
             granted = ticket.held or hub.leave(ticket, key, request)
         if isinstance(ticket.engine_state, BaseException) and not isinstance(ticket.engine_state, Busy):

@@ -35,6 +35,10 @@ HANDOVERS: Final = 8
 """How often in a row a lock may be passed on inside the process, so that other processes get their turn."""
 
 
+_NOBODY: Final[OrderedDict[Ticket, None]] = OrderedDict()
+"""Never added to: most lines have nobody waiting in them, and there may be many thousands."""
+
+
 class Line:
     """One lock in this process: who has it, on which connection, and who waits."""
 
@@ -51,7 +55,7 @@ class Line:
         self.holder: Ticket | None = None
         self.connection: LockConnection | None = None
         """Where the server's lock is, while it is held here."""
-        self.waiting: OrderedDict[Ticket, None] = OrderedDict()
+        self.waiting: OrderedDict[Ticket, None] = _NOBODY
         self.handovers = 0
         self.wanted = False
         """Whether the server is being asked for it, in one way or another."""
@@ -65,10 +69,19 @@ class Line:
             assert heir.wakeup is not None
             if heir.wakeup.wake():  # it cannot look at its state before the mutex is free again
                 heir.granted()
+                heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
                 self.holder = heir
+                if not self.waiting:
+                    self.waiting = _NOBODY
                 return True
         self.holder = None
         return False
+
+    def add(self, ticket: Ticket) -> None:
+        if self.waiting is _NOBODY:
+            self.waiting = OrderedDict()
+        ticket.arm()
+        self.waiting[ticket] = None
 
 
 class Lines:
@@ -84,12 +97,10 @@ class Lines:
         line = self.by_key.get(key)
         if line is None:
             self.by_key[key] = line = Line(key)
-            ticket.arm()
-            line.waiting[ticket] = None
+            line.add(ticket)
             return line
         if ticket.waits:
-            ticket.arm()
-            line.waiting[ticket] = None
+            line.add(ticket)
         return None
 
     def drop_if_unused(self, line: Line) -> None:
