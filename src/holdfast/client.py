@@ -101,35 +101,40 @@ class Client:
 
     # From the wait to the release
 
-    def enter(self, ticket: Ticket, deadline: Deadline | None = None) -> Flow[bool]:
-        """Acquires. False when it is busy (for a try, also when this thread or task has it already)."""
-        ticket.deadline = deadline or Deadline.after(ticket.wait)
-        if not self.engine.ready:
-            yield from self._open(Deadline.after(DEFAULT_WAIT) if not ticket.waits else ticket.deadline)
+    def open(self, ticket: Ticket) -> Flow[None]:
+        """Gets the engine ready, if it is not."""
+        yield from self._open(ticket.deadline if ticket.waits else Deadline.after(DEFAULT_WAIT))
+
+    def begin(self, ticket: Ticket) -> bool:
+        """Before anything is acquired. False for a try that finds its own lock; raises if the wait could never end."""
         ticket.at(self.engine.server)
         if not self._may_wait(ticket):
             return False
         self._register(ticket)
-        granted = yield from self.engine.acquire(ticket)
-        self._settle(ticket, granted)
+        return True
+
+    def settle(self, ticket: Ticket, granted: bool) -> bool:
+        """After the engine's answer."""
+        if self.closed:
+            self._check_open()
+        if granted:
+            ticket.settle()
+        else:
+            self._tickets.discard(ticket)
         return granted
 
-    def enter_attached(self, ticket: Ticket, secret: str) -> Flow[bool]:
+    def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
         """Takes a detached lock up again."""
         ticket.owner = current()
-        ticket.deadline = Deadline()
-        if not self.engine.ready:
-            yield from self._open(Deadline.after(DEFAULT_WAIT))
         ticket.at(self.engine.server)
         self._register(ticket)
         granted = yield from self.engine.attach(ticket, secret)
-        self._settle(ticket, granted)
         if not granted:
             raise NotHeld(
                 f"{ticket.key}: the token is stale; its lock was released, evicted, or attached elsewhere",
                 key=ticket.key,
             )
-        return True
+        return granted
 
     def abandon(self, ticket: Ticket) -> Flow[None]:
         """Undoes an ``enter`` that was interrupted: gives back what may have been granted."""
@@ -247,14 +252,6 @@ class Client:
         with self._mutex:
             self._check_open()
             self._tickets.add(ticket)
-
-    def _settle(self, ticket: Ticket, granted: bool) -> None:
-        if self.closed:
-            self._check_open()
-        if not granted:
-            self._tickets.discard(ticket)
-            return
-        ticket.settle()
 
     def _check_open(self) -> None:
         if self.closed:

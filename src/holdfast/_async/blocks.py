@@ -32,12 +32,15 @@ class AsyncBlock:
             raise LockError(
                 f"{ticket.key}: this block was entered before; call hold() again for another", key=ticket.key
             )
+        ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
+            if not client.engine.ready:
+                await run_async(client.open(ticket))
             if self._secret is not None:
-                granted = await run_async(client.enter_attached(ticket, self._secret))
+                granted = await run_async(client.attach(ticket, self._secret))
             else:
-                granted = await run_async(client.enter(ticket, deadline))
-            if not granted:
+                granted = client.begin(ticket) and await run_async(client.engine.acquire(ticket))
+            if not client.settle(ticket, granted):
                 return None
             held = AsyncHeld(client, ticket)
             self._body = Body(ticket, held, self._on_lost)

@@ -33,12 +33,15 @@ class Block:
             raise LockError(
                 f"{ticket.key}: this block was entered before; call hold() again for another", key=ticket.key
             )
+        ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
+            if not client.engine.ready:
+                run(client.open(ticket))
             if self._secret is not None:
-                granted = run(client.enter_attached(ticket, self._secret))
+                granted = run(client.attach(ticket, self._secret))
             else:
-                granted = run(client.enter(ticket, deadline))
-            if not granted:
+                granted = client.begin(ticket) and run(client.engine.acquire(ticket))
+            if not client.settle(ticket, granted):
                 return None
             held = Held(client, ticket)
             self._body = Body(ticket, held, self._on_lost)
