@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import os
 from importlib import import_module
 from typing import Final
 
 from ..engines.base import Engine
 from ..engines.registry import engine_from_url
 
-PATIENCE: Final = 20.0
-"""How long a test waits for what must happen, before it fails instead of hanging."""
+PATIENCE: Final = float(os.environ.get("HOLDFAST_TEST_PATIENCE", "20"))
+"""How many seconds a test waits for what must happen, before it fails instead of hanging."""
 
 
 def open_engine(target: str) -> Engine:

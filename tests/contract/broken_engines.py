@@ -1,0 +1,110 @@
+"""Engines that break their promises, each in one way. The contract suite must find every one of them out."""
+
+from typing import Any
+
+from holdfast import Deadline
+from holdfast.engines.base import Capabilities
+from holdfast.engines.memory import MemoryEngine
+from holdfast.flow import Flow, at_once
+from holdfast.ticket import Ticket
+
+
+class Sound(MemoryEngine):
+    """Not broken: an engine of one's own, found by the name of the function that makes it."""
+
+
+class LetsEverybodyIn(MemoryEngine):
+    def acquire(self, ticket: Ticket) -> Flow[bool]:
+        ticket.granted(fence=1)
+        return at_once(True)
+
+
+class NeverReleases(MemoryEngine):
+    def release(self, ticket: Ticket) -> Flow[None]:
+        return at_once(None)
+
+
+class ForgetsCancelledWaiters(MemoryEngine):
+    def acquire(self, ticket: Ticket) -> Flow[bool]:
+        if self._space.enter(ticket):
+            return True
+        if ticket.wakeup is None:
+            return False
+        yield ticket.wakeup.sleep(ticket.deadline)
+        return self._space.leave(ticket)
+
+
+class StartsItsDeadlineAgain(MemoryEngine):
+    def acquire(self, ticket: Ticket) -> Flow[bool]:
+        if ticket.waits and ticket.wait is not None:
+            ticket.deadline = Deadline.after(ticket.wait + 2)
+        return super().acquire(ticket)
+
+
+class SameFenceForAll(MemoryEngine):
+    def acquire(self, ticket: Ticket) -> Flow[bool]:
+        granted = yield from super().acquire(ticket)
+        ticket.fence = 7
+        return granted
+
+
+class ReleasesWhoeverHolds(MemoryEngine):
+    def release(self, ticket: Ticket) -> Flow[None]:
+        holder = self._space.holder(ticket.wire)
+        return super().release(holder if holder is not None else ticket)
+
+
+class EvictsInSilence(MemoryEngine):
+    def evict(self, key: Any, *, force: bool) -> Flow[bool]:
+        ticket = self._space.holder(self.wire(key))
+        if ticket is not None:
+            self._space.pass_on(ticket)
+        return at_once(ticket is not None)
+
+
+class DeclaresWhatItHasNot(MemoryEngine):
+    capabilities = Capabilities(fenced=True, fair=True, detachable=True, expiring=True, scope="process")
+
+
+class ForgetsToDeclare(MemoryEngine):
+    capabilities = Capabilities(fenced=True, fair=True, scope="process")
+
+
+def sound() -> MemoryEngine:
+    return Sound("broken-engines")
+
+
+def lets_everybody_in() -> MemoryEngine:
+    return LetsEverybodyIn("broken-engines")
+
+
+def never_releases() -> MemoryEngine:
+    return NeverReleases("broken-engines")
+
+
+def forgets_cancelled_waiters() -> MemoryEngine:
+    return ForgetsCancelledWaiters("broken-engines")
+
+
+def starts_its_deadline_again() -> MemoryEngine:
+    return StartsItsDeadlineAgain("broken-engines")
+
+
+def same_fence_for_all() -> MemoryEngine:
+    return SameFenceForAll("broken-engines")
+
+
+def releases_whoever_holds() -> MemoryEngine:
+    return ReleasesWhoeverHolds("broken-engines")
+
+
+def evicts_in_silence() -> MemoryEngine:
+    return EvictsInSilence("broken-engines")
+
+
+def declares_what_it_has_not() -> MemoryEngine:
+    return DeclaresWhatItHasNot("broken-engines")
+
+
+def forgets_to_declare() -> MemoryEngine:
+    return ForgetsToDeclare("broken-engines")
