@@ -41,7 +41,7 @@ KeyLike: TypeAlias = "Key | str | tuple[int, int]"
 class Key:
     """The name of one lock: a string, or a namespace and an entity id, inside a space. Immutable."""
 
-    __slots__ = ("_hash", "entity", "name", "namespace", "space", "text")
+    __slots__ = ("_hash", "_pg", "entity", "name", "namespace", "space", "text")
 
     space: str
     """Keeps deployments that share a server apart; empty for the default."""
@@ -52,6 +52,7 @@ class Key:
     text: str
     """The text form: ``ns:1:42`` or ``key:nightly-report``, in a space ``in:staging:ns:1:42``."""
     _hash: int
+    _pg: PgKey | None
 
     def __init__(self, space: str, name: str | None, namespace: int | None, entity: int | None) -> None:
         put = object.__setattr__
@@ -62,6 +63,7 @@ class Key:
         text = f"key:{escape(name)}" if name is not None else f"ns:{namespace:d}:{entity:d}"
         put(self, "text", f"in:{escape(space)}:{text}" if space else text)
         put(self, "_hash", hash(self.text))
+        put(self, "_pg", None)
 
     @classmethod
     def of(cls, *parts: object, space: str = "") -> Key:
@@ -99,6 +101,12 @@ class Key:
     @property
     def pg(self) -> PgKey:
         """This key on PostgreSQL. Ids that fit go in as they are, so that ``pg_locks`` can be read by eye."""
+        if self._pg is None:
+            object.__setattr__(self, "_pg", self._pg_form())
+        assert self._pg is not None
+        return self._pg
+
+    def _pg_form(self) -> PgKey:
         namespace, entity = self.namespace, self.entity
         if namespace is not None and entity is not None and not self.space and -_INT32 <= entity < _INT32:
             return PgKey(namespace, entity)

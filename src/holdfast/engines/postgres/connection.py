@@ -84,12 +84,12 @@ class LockConnection:
 
         False if it is not that case, or has turned out not to be: then ``trip`` is what is left to do.
         """
-        line = request.line if isinstance(request, Try | Unlock) else None
+        line = request.line
         if line is None or len(self.pending) != 1:
             return False
         self.pending.popleft()
         self.in_flight = (request,)
-        pg, attempts = self.pg, isinstance(request, Try)
+        pg, attempts = self.pg, type(request) is Try
         pg.send_query_prepared(line.form.attempt if attempts else line.form.unlock, line.parameters)
         self.trip = self._rest_of(request)
         if not self.readable(deadline):

@@ -18,8 +18,8 @@ from ..base import Capabilities, Engine, Holder, describe, told
 from .answers import Busy
 from .connect import checked_conninfo
 from .holders import LockRow, holders_from, parse_rows
-from .hub import ANSWER_SECONDS, Hub
-from .requests import Ask
+from .hub import Hub
+from .requests import ANSWER_SECONDS, Ask
 
 _OPTIONS: Final = {"max_connections": 4, "max_waiting": 8}
 
@@ -84,16 +84,15 @@ class PostgresEngine(Engine):
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         hub, key = self._hub, ticket.wire
         assert isinstance(key, PgKey)
-        request = hub.join(ticket, key)
-        wakeup = ticket.wakeup
-        if wakeup is None and not ticket.held:
-            return False
+        request = None
         try:
+            request = hub.join(ticket, key)
             if request is not None:
                 yield request
-            elif wakeup is not None:
+            elif (wakeup := ticket.wakeup) is not None:
                 yield wakeup.sleep(ticket.deadline)
         finally:
+            # Around all of it: Ctrl-C before the sleep must not leave the ticket in its line, to be granted a lock.
             granted = ticket.held or hub.leave(ticket, key, request)
         if isinstance(ticket.engine_state, BaseException) and not isinstance(ticket.engine_state, Busy):
             raise ticket.engine_state

@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import psycopg
 
 from ... import fork
-from ...deadline import Deadline
 from ...errors import BackendUnavailable
 from ...flow import ThreadWakeup, Wakeup
 from ...keys import PgKey
@@ -25,9 +24,6 @@ from .lines import HANDOVERS, Line, Lines, lines_of
 from .opening import Opener
 from .requests import Ask, Request, Try, Unlock
 from .wishes import Wishes
-
-ANSWER_SECONDS: Final = 15.0
-"""How long an answer is waited for that the server gives at once, if it gives any."""
 
 
 class Hub(Answers):
@@ -100,9 +96,7 @@ class Hub(Answers):
             if line is None:
                 return None
             line.wanted = True
-            # A try does not wait for the lock, but it does wait for the answer.
-            deadline = ticket.deadline if ticket.wait != 0 else Deadline.after(ANSWER_SECONDS)
-            request = Try(self, line, ticket, deadline)
+            request = Try(self, line, ticket)
             self._queue(request, self._choose())
             return request
 
@@ -131,7 +125,9 @@ class Hub(Answers):
                 return None
             line.holder = None
             line.wanted = True
-            request = Unlock(self, line, wakeup() if wakeup is not None else None)
+            request = Unlock(self, line)
+            if wakeup is not None and (line.connection.duty or wakeup is not ThreadWakeup):
+                request.wakeup = wakeup()
             self._queue(request, line.connection)
             return request
 

@@ -9,39 +9,41 @@ A task leaves the work to the courier.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ...deadline import Deadline
 from ...flow import TaskWakeup, ThreadWakeup, Wakeup
-from ...ticket import Ticket
+from ...ticket import State, Ticket
 from .lines import Line
 
 if TYPE_CHECKING:
     from .connection import LockConnection
     from .hub import Hub
 
-_NEVER = Deadline()
+_NEVER: Final = Deadline()
+ANSWER_SECONDS: Final = 15.0
+"""How long an answer is waited for that the server gives at once, if it gives any."""
 
 
 class Request:
-    """Guarded by the hub's mutex until it is done."""
+    """Guarded by the hub's mutex until it is done. Defaults are the class's: two are made for every lock."""
 
-    __slots__ = ("_hub", "connection", "deadline", "done", "error", "offered", "result", "serves", "sleeps", "wakeup")
+    line: Line | None = None
+    wakeup: Wakeup | None = None
+    deadline: Deadline = _NEVER
+    connection: LockConnection | None = None
+    """Where it is queued. None if there was no connection to be had."""
+    serves = False
+    """Whether the caller found the connection free and has its duty."""
+    sleeps = False
+    """Whether a thread sleeps at ``wakeup`` that can be offered the duty."""
+    offered = False
+    done = False
+    result: Any = None
+    error: BaseException | None = None
 
-    def __init__(self, hub: Hub, wakeup: Wakeup | None = None, deadline: Deadline = _NEVER) -> None:
+    def __init__(self, hub: Hub) -> None:
         self._hub = hub
-        self.wakeup = wakeup
-        self.deadline = deadline
-        self.connection: LockConnection | None = None
-        """Where it is queued. None if there was no connection to be had."""
-        self.serves = False
-        """Whether the caller found the connection free and has its duty."""
-        self.sleeps = False
-        """Whether a thread sleeps at ``wakeup`` that can be offered the duty."""
-        self.offered = False
-        self.done = False
-        self.result: Any = None
-        self.error: BaseException | None = None
 
     @property
     def settled(self) -> bool:
@@ -76,31 +78,33 @@ class Request:
 class Try(Request):
     """For a line: whoever is first in it when the answer comes gets the lock."""
 
-    __slots__ = ("line", "ticket")
+    line: Line
 
-    def __init__(self, hub: Hub, line: Line, ticket: Ticket | None, deadline: Deadline = _NEVER) -> None:
-        super().__init__(hub, ticket.wakeup if ticket is not None else None, deadline)
+    def __init__(self, hub: Hub, line: Line, ticket: Ticket | None = None) -> None:
+        self._hub = hub
         self.line = line
         self.ticket = ticket
+        if ticket is not None:
+            self.wakeup = ticket.wakeup
+            # A try does not wait for the lock, but it does wait for the answer.
+            self.deadline = ticket.deadline if ticket.wait != 0 else Deadline.after(ANSWER_SECONDS)
 
     @property
     def settled(self) -> bool:
         ticket = self.ticket
-        return ticket is None or ticket.held or ticket.engine_state is not None
+        return ticket is None or ticket.state is not State.WAITING or ticket.engine_state is not None
 
 
 class Unlock(Request):
-    __slots__ = ("line",)
+    line: Line
 
-    def __init__(self, hub: Hub, line: Line, wakeup: Wakeup | None = None) -> None:
-        super().__init__(hub, wakeup)
+    def __init__(self, hub: Hub, line: Line) -> None:
+        self._hub = hub
         self.line = line
 
 
 class Ask(Request):
     """Any other statement. It is queued only when it is driven, which tells a thread's sleep from a task's."""
-
-    __slots__ = ("_anywhere", "parameters", "statement")
 
     def __init__(
         self,
@@ -110,7 +114,8 @@ class Ask(Request):
         deadline: Deadline = _NEVER,
         connection: LockConnection | None = None,
     ) -> None:
-        super().__init__(hub, None, deadline)
+        super().__init__(hub)
+        self.deadline = deadline
         self.statement = statement
         self.parameters = parameters
         self._anywhere = connection is None

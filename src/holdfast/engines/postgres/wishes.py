@@ -68,7 +68,7 @@ class Wishes:
     def try_polled_on(self, connection: LockConnection) -> None:
         while self.polled:
             line, _ = self.polled.popitem(last=False)
-            self._hub.serve_soon(connection, Try(self._hub, line, None))
+            self._hub.serve_soon(connection, Try(self._hub, line))
 
     def _wait_on(self, connection: LockConnection, line: Line) -> None:
         connection.duty = True
