@@ -154,6 +154,17 @@ class Client:
                 yield from self.engine.release(ticket)
             raise
 
+    def can_wait(self, ticket: Ticket, error: BaseException | None) -> bool:
+        """False in a coroutine that the garbage collector ends, in whatever task or thread it happens to run."""
+        return self._blocks or not isinstance(error, GeneratorExit) or current() is ticket.owner
+
+    def let_go(self, ticket: Ticket) -> None:
+        """Releases where nobody can wait for it."""
+        self._tickets.discard(ticket)
+        if ticket.held:
+            ticket.end(State.RELEASED)
+            self.engine.let_go(ticket)
+
     def drop_lost(self, ticket: Ticket) -> Flow[None]:
         """Lets the engine clean up after a lost lock."""
         self._tickets.discard(ticket)

@@ -22,8 +22,10 @@ from holdfast.testing import PATIENCE, Child
 from holdfast.ticket import State, Ticket
 
 
-@pytest.fixture(params=["memory", "file"])
+@pytest.fixture(params=["memory", "file", "postgres"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "postgres":
+        return str(request.getfixturevalue("holdfast_postgres_url"))
     return tmp_path.as_uri() if request.param == "file" else f"memory://{tmp_path}"
 
 

@@ -47,7 +47,10 @@ class AsyncBlock:
             return held
         except BaseException as error:
             try:
-                await finish_async(client.abandon(ticket))
+                if client.can_wait(ticket, error):
+                    await finish_async(client.abandon(ticket))
+                else:
+                    client.let_go(ticket)
             except Exception as failure:  # must not take the place of a cancellation
                 error.add_note(f"(and the release failed: {failure})")
             raise
@@ -58,7 +61,9 @@ class AsyncBlock:
             return error
         ending, ticket = self._body.end(error), self._ticket
         try:
-            if ticket.held:
+            if not self._client.can_wait(ticket, error):
+                self._client.let_go(ticket)
+            elif ticket.held:
                 await finish_async(self._client.release(ticket))
             elif ticket.lost:
                 await finish_async(self._client.drop_lost(ticket))

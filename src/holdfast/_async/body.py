@@ -59,8 +59,8 @@ class Body:
         task = self._task()
         if not self._cancelled or task is None:
             return False
-        loop = running_loop()
         # The block may be left by another task than the one that was cancelled; what ends that one is not ours.
+        loop = running_loop()
         here = loop is not None and asyncio.current_task(loop) is task
         return task.uncancel() <= self._before and here
 

@@ -48,7 +48,10 @@ class Block:
             return held
         except BaseException as error:
             try:
-                finish(client.abandon(ticket))
+                if client.can_wait(ticket, error):
+                    finish(client.abandon(ticket))
+                else:
+                    client.let_go(ticket)
             except Exception as failure:  # must not take the place of a cancellation
                 error.add_note(f"(and the release failed: {failure})")
             raise
@@ -59,7 +62,9 @@ class Block:
             return error
         ending, ticket = self._body.end(error), self._ticket
         try:
-            if ticket.held:
+            if not self._client.can_wait(ticket, error):
+                self._client.let_go(ticket)
+            elif ticket.held:
                 finish(self._client.release(ticket))
             elif ticket.lost:
                 finish(self._client.drop_lost(ticket))

@@ -103,6 +103,10 @@ class Engine(ABC):
     def release(self, ticket: Ticket) -> Flow[None]:
         """Gives back what was granted to the ticket, and only that. A second call finds nothing to do."""
 
+    def let_go(self, ticket: Ticket) -> None:
+        """Releases where nobody can wait for it: in a coroutine that the garbage collector ends."""
+        next(self.release(ticket), None)  # as far as it goes without waiting, which for most engines is all the way
+
     @abstractmethod
     def holders(self) -> Flow[list[Holder]]:
         """Every lock that is held there."""

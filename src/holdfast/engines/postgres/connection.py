@@ -12,6 +12,7 @@ import select
 from collections import deque
 from collections.abc import Generator, Sequence
 from math import inf
+from threading import get_ident
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -49,6 +50,8 @@ class LockConnection:
         self.in_flight: Sequence[Request] = ()
         self.duty = False
         """Whether somebody, or the courier, is at work on it."""
+        self.served_by = 0
+        """The thread that is at work on it now."""
         self.trip: Trip | None = None
         self.broken: BaseException | None = None
         self._connection = connection
@@ -59,6 +62,7 @@ class LockConnection:
 
     def serve_in_thread(self, deadline: Deadline, alone: Request | None = None) -> None:
         """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
+        self.served_by = get_ident()
         try:
             if alone is not None and self._serve_alone(alone, deadline):
                 return

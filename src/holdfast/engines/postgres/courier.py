@@ -67,6 +67,11 @@ class Courier:
         if self._thread is not threading.current_thread():
             self._thread.join(10)
 
+    @property
+    def ident(self) -> int | None:
+        """Its thread."""
+        return self._thread.ident
+
     # Jobs
 
     def drive(self, connection: LockConnection) -> None:

@@ -13,7 +13,7 @@ from ...deadline import Deadline
 from ...errors import BackendUnavailable, InvalidOption, LockLost
 from ...flow import Flow, Wakeup
 from ...keys import Key, PgKey
-from ...ticket import Ticket
+from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Holder, describe, told
 from .answers import Busy
 from .connect import checked_conninfo
@@ -84,7 +84,6 @@ class PostgresEngine(Engine):
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         hub, key = self._hub, ticket.wire
         assert isinstance(key, PgKey)
-        request = None
         try:
             request = hub.join(ticket, key)
             if request is not None:
@@ -93,7 +92,11 @@ class PostgresEngine(Engine):
                 yield wakeup.sleep(ticket.deadline)
         finally:
             # Around all of it: Ctrl-C before the sleep must not leave the ticket in its line, to be granted a lock.
-            granted = ticket.held or hub.leave(ticket, key, request)
+            try:
+                granted = ticket.state is not State.WAITING or hub.leave(ticket, key)
+            except KeyboardInterrupt:  # struck in there
+                hub.leave(ticket, key)
+                raise
         if isinstance(ticket.engine_state, BaseException) and not isinstance(ticket.engine_state, Busy):
             raise ticket.engine_state
         return granted
@@ -105,9 +108,13 @@ class PostgresEngine(Engine):
         if request is None:
             return
         yield request
-        if request.error is not None or not request.result:
+        if request.done and (request.error is not None or not request.result):
             why = request.error or "the server says it was not held"
             raise LockLost(f"{ticket.key} was lost before it was released: {why}", key=ticket.key)
+
+    def let_go(self, ticket: Ticket) -> None:
+        assert isinstance(ticket.wire, PgKey)
+        self._hub.let_go(ticket, ticket.wire)
 
     def holders(self) -> Flow[list[Holder]]:
         rows = yield from self._lock_rows()

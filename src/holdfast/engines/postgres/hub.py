@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from threading import get_ident
 from typing import Any
 
 import psycopg
 
 from ... import fork
-from ...errors import BackendUnavailable
+from ...errors import BackendUnavailable, WouldDeadlock
 from ...flow import ThreadWakeup, Wakeup
 from ...keys import PgKey
-from ...ticket import Ticket
+from ...ticket import State, Ticket
 from .answers import Answers
 from .connect import Identity, Opened, open_connection
 from .connection import LockConnection
@@ -91,6 +92,10 @@ class Hub(Answers):
 
     def join(self, ticket: Ticket, key: PgKey) -> Try | None:
         """Puts the ticket into its line. What is asked of the server if it is the first there, else None."""
+        if self.mutex._is_owned():
+            raise WouldDeadlock(
+                f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key
+            )
         with self.mutex:
             line = self.lines.join(ticket, key)
             if line is None:
@@ -100,13 +105,13 @@ class Hub(Answers):
             self._queue(request, self._choose())
             return request
 
-    def leave(self, ticket: Ticket, key: PgKey, request: Try | None) -> bool:
+    def leave(self, ticket: Ticket, key: PgKey) -> bool:
         """Ends the ticket's wait. True if it has been granted the lock meanwhile."""
+        if self.mutex._is_owned():
+            self.courier.call(partial(self._leave_late, ticket, key))
+            return ticket.state is not State.WAITING
         with self.mutex:
-            if request is not None:
-                request.sleeps = False
-                self._decline_duty(request)
-            if ticket.held:
+            if ticket.state is not State.WAITING:  # also if it was evicted already: a loss, not a busy lock
                 return True
             line = self.lines.by_key.get(key)
             if line is not None and line.waiting.pop(ticket, self) is None and not line.waiting:
@@ -115,7 +120,14 @@ class Hub(Answers):
             return False
 
     def release(self, ticket: Ticket, key: PgKey, wakeup: Callable[[], Wakeup] | None) -> Unlock | None:
-        """Hands the lock on inside the process, or queues its unlock."""
+        """Hands the lock on inside the process, or queues its unlock.
+
+        The garbage collector may end an abandoned block in a thread that is inside the mutex. To wait for it there
+        would be to wait for ever; the courier does it later.
+        """
+        if self.mutex._is_owned():
+            self.courier.call(partial(self.let_go, ticket, key))
+            return None
         with self.mutex:
             line = self.lines.by_key.get(key)
             if line is None or line.holder is not ticket or line.connection is None:
@@ -170,6 +182,7 @@ class Hub(Answers):
 
     def next_duty(self, connection: LockConnection) -> None:
         """After a round trip, under the mutex: the first in turn serves the connection, or nobody does."""
+        connection.served_by = 0
         if connection.pending:
             request = connection.pending[0]
             if request.sleeps and request.wakeup is not None:
@@ -182,11 +195,26 @@ class Hub(Answers):
         if connection.waits and not connection.lines:
             self.wishes.now_idle(connection)
 
+    def must_not_wait(self, connection: LockConnection | None) -> bool:
+        """Whether this very thread is the one that would have to do what is waited for.
+
+        The garbage collector may end an abandoned block, and so release its lock, in a thread that is at work on the
+        connection, or in the courier's.
+        """
+        here = get_ident()
+        return here == self.courier.ident or (connection is not None and connection.served_by == here)
+
     def accept_duty(self, request: Request) -> LockConnection | None:
         """The connection that a woken thread was offered to serve, if it was woken for that."""
         with self.mutex:
             offered, request.offered = request.offered, False
             return request.connection if offered else None
+
+    def stop_sleeping(self, request: Request) -> None:
+        """Nobody sleeps for the request any more, so nobody could take up the duty."""
+        with self.mutex:
+            request.sleeps = False
+            self._decline_duty(request)
 
     def _decline_duty(self, request: Request) -> None:
         if request.offered:
@@ -197,6 +225,7 @@ class Hub(Answers):
 
     def drive_soon(self, connection: LockConnection) -> None:
         """Leaves the connection, and its duty, to the courier."""
+        connection.served_by = 0
         self.courier.call(partial(self.courier.drive, connection))
 
     def serve_soon(self, connection: LockConnection, request: Request) -> None:
@@ -284,10 +313,18 @@ class Hub(Answers):
         connection = line.connection if line is not None else None
         if ticket is None or not ticket.lose("it was evicted"):
             return None
+        self.let_go(ticket, key)
+        return connection
+
+    def let_go(self, ticket: Ticket, key: PgKey) -> None:
+        """Releases without waiting for it."""
         request = self.release(ticket, key, None)
         if request is not None and request.serves and request.connection is not None:
             self.drive_soon(request.connection)
-        return connection
+
+    def _leave_late(self, ticket: Ticket, key: PgKey) -> None:
+        if self.leave(ticket, key) and ticket.lose("its waiter was gone"):
+            self.let_go(ticket, key)
 
     # The end
 

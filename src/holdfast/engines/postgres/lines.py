@@ -8,8 +8,8 @@ by whatever address.
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import Lock
-from typing import TYPE_CHECKING, Final, NamedTuple
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ... import fork
 from ...keys import PgKey
@@ -88,7 +88,8 @@ class Lines:
     """All lines of one database. ``mutex`` guards them, and the hubs that serve them."""
 
     def __init__(self) -> None:
-        self.mutex = Lock()
+        # Re-entrant only to know its owner, see Hub.release.
+        self.mutex: Any = RLock()
         self.by_key: dict[PgKey, Line] = {}
         fork.in_child(self._start_afresh)
 
@@ -108,7 +109,7 @@ class Lines:
             del self.by_key[line.key]
 
     def _start_afresh(self) -> None:
-        self.mutex = Lock()
+        self.mutex = RLock()
         self.by_key = {}
 
 

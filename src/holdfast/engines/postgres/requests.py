@@ -59,12 +59,17 @@ class Request:
         if self.serves:
             assert self.connection is not None
             self.connection.serve_in_thread(self.deadline, alone=self)
-        while not self.settled and not self.deadline.passed:
-            assert self.wakeup is not None
-            self.wakeup.sleep(self.deadline).block()
-            connection = self._hub.accept_duty(self) if self.offered else None
-            if connection is not None:
-                connection.serve_in_thread(self.deadline)
+        try:
+            while not self.settled and not self.deadline.passed:
+                if self.wakeup is None or self._hub.must_not_wait(self.connection):
+                    return
+                self.wakeup.sleep(self.deadline).block()
+                connection = self._hub.accept_duty(self) if self.offered else None
+                if connection is not None:
+                    connection.serve_in_thread(self.deadline)
+        finally:
+            if self.sleeps:
+                self._hub.stop_sleeping(self)
 
     async def suspend(self) -> None:
         if self.serves:
