@@ -182,3 +182,11 @@ def test_bad_input_is_named(url: str, option: str, arguments: dict[str, Any]) ->
         with pytest.raises(InvalidOption, match=option):
             claim_row(conn, **{"table": "claims_test.turns", "where": {"id": 7}, **arguments})
         assert conn.info.transaction_status == psycopg.pq.TransactionStatus.IDLE, "nothing was sent"
+
+
+def test_no_savepoint_is_left_behind(mine: Caller, other: Caller) -> None:
+    assert other.claim_row("claims_test.turns", {"id": 7})
+    assert mine.claim_row("claims_test.turns", {"id": 7}).busy
+    assert mine.claim_row("claims_test.turns", {"id": 8})
+    with pytest.raises(Exception, match="does not exist"):
+        mine.sql("release savepoint holdfast_claim")
