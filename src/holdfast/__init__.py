@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from ._async.blocks import AsyncHold, AsyncHoldMany, AsyncTryHold
     from ._async.held import AsyncHeld
     from ._async.locks import AsyncLocks
+    from .claims import RowClaim, claim, claim_row
 
 __version__ = "0.1.0"
 
@@ -56,6 +57,10 @@ __all__ = [
     "HoldMany",
     "AsyncHoldMany",
     "Holder",
+    # locks of the caller's own transaction
+    "claim",
+    "claim_row",
+    "RowClaim",
     # keys
     "Key",
     "LockNamespace",
@@ -82,22 +87,25 @@ __all__ = [
     "__version__",
 ]
 
-_ASYNC = {
-    "AsyncLocks": "locks",
-    "AsyncHeld": "held",
-    "AsyncHold": "blocks",
-    "AsyncTryHold": "blocks",
-    "AsyncHoldMany": "blocks",
+_ON_DEMAND = {
+    "AsyncLocks": "_async.locks",
+    "AsyncHeld": "_async.held",
+    "AsyncHold": "_async.blocks",
+    "AsyncTryHold": "_async.blocks",
+    "AsyncHoldMany": "_async.blocks",
+    "claim": "claims",
+    "claim_row": "claims",
+    "RowClaim": "claims",
 }
 
 
 def __getattr__(name: str) -> Any:
-    module = _ASYNC.get(name)
+    module = _ON_DEMAND.get(name)
     if module is None:
         raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
     from importlib import import_module
 
-    value = getattr(import_module(f"holdfast._async.{module}"), name)
+    value = getattr(import_module(f"holdfast.{module}"), name)
     globals()[name] = value
     return value
 

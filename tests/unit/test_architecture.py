@@ -18,6 +18,7 @@ PACKAGE = ROOT / "src" / "holdfast"
 LAYERS = [
     ["errors", "fork"],
     ["keys", "deadline"],
+    ["claims"],
     ["owner"],
     ["flow"],
     ["ticket", "token"],
@@ -88,6 +89,12 @@ def test_importing_holdfast_loads_no_driver_and_no_asyncio() -> None:
     loaded = {name.partition(".")[0] for name in loaded_by("import holdfast")}
     assert "holdfast" in loaded
     assert not loaded & {"psycopg", "redis", "sqlalchemy", "fastapi", "asyncio", "logging", "pytest", "inspect", "json"}
+
+
+def test_claims_load_no_driver_either() -> None:
+    loaded = {name.partition(".")[0] for name in loaded_by("import holdfast; holdfast.claim; holdfast.claim_row")}
+    assert "holdfast" in loaded
+    assert not loaded & {"psycopg", "sqlalchemy", "asyncpg", "asyncio"}
 
 
 def test_using_the_sync_client_loads_no_asyncio() -> None:
