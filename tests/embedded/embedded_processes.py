@@ -161,7 +161,16 @@ class Stage:
 
 
 def keepers_of(folder: Path) -> list[int]:
-    return list(processes_naming(f"keeper of {folder}/"))
+    found = list(processes_naming(f"keeper of {folder}/"))
+    # A child that the keeper has forked shows its command line until it runs its own program.
+    return [pid for pid in found if _parent(pid) not in found]
+
+
+def _parent(pid: int) -> int:
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rpartition(") ")[2].split()[1])
+    except OSError:  # it has just ended
+        return 0
 
 
 def processes_naming(text: str) -> Iterator[int]:
