@@ -11,7 +11,7 @@ import os
 import select
 from collections import deque
 from collections.abc import Generator, Sequence
-from math import inf
+from socket import SHUT_RDWR, socket
 from types import GeneratorType
 from typing import TYPE_CHECKING, Any, Final
 
@@ -31,6 +31,8 @@ Trip = Generator[None, None, Any]
 _ROWS: Final = pq.ExecStatus.TUPLES_OK
 _TIMES: Final = 3
 """How often a statement is tried again that a stray cancel hit."""
+_LOOK_UP: Final = 0.25
+"""How often a thread that waits for the server sees whether it still has to."""
 
 
 class LockConnection:
@@ -49,6 +51,8 @@ class LockConnection:
         self.in_flight: Sequence[Request] = ()
         self.duty = False
         """Whether somebody, or the courier, is at work on it."""
+        self.in_thread = False
+        """Whether that is a caller's thread, which then is the one to close it."""
         self.trip: Trip | None = None
         self.broken: BaseException | None = None
         self._connection = connection
@@ -59,8 +63,9 @@ class LockConnection:
 
     def serve_in_thread(self, deadline: Deadline, alone: Request | None = None) -> None:
         """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
+        self.in_thread = True
         try:
-            if alone is not None and self._serve_alone(alone, deadline):
+            if self.broken is not None or (alone is not None and self._serve_alone(alone, deadline)):
                 return
             self.trip = self.trip or self.serve()
             for _ in self.trip:
@@ -78,6 +83,10 @@ class LockConnection:
                 # It struck inside the trip: nobody knows what the server did. Such a connection is not used again.
                 self.hub.broke(self, psycopg.OperationalError("interrupted in the middle of a round trip"))
             raise
+        finally:
+            self.in_thread = False
+            if self.broken is not None:
+                self.close()
 
     def _serve_alone(self, request: Request, deadline: Deadline) -> bool:
         """The common case straight on: one lock to take or give back, nobody else asks, and the answer comes at once.
@@ -102,7 +111,7 @@ class LockConnection:
         if result is None or result.status != _ROWS or pg.get_result() is not None:
             self.trip = self._rest_of(request, result)
             return False
-        self.trip, self.in_flight = None, ()
+        self.trip = None
         yes = result.get_value(0, 0) == b"t"
         hub = self.hub
         with hub.mutex:
@@ -110,13 +119,16 @@ class LockConnection:
                 hub.tried(self, request, yes)  # type: ignore[arg-type]
             else:
                 hub.unlocked(self, request, yes)  # type: ignore[arg-type]
+            self.in_flight = ()
             hub.next_duty(self)
         return True
 
     def readable(self, deadline: Deadline) -> bool:
         """Waits for the server. Can be interrupted by a signal's handler."""
-        at = deadline.at
-        return bool(self._poll.poll(None if at == inf else deadline.remaining * 1000))
+        while not self._poll.poll(min(deadline.remaining, _LOOK_UP) * 1000):
+            if deadline.passed:  # as it is when the client was closed meanwhile
+                return False
+        return True
 
     def look(self) -> None:
         """Takes in what the server said unasked: nothing, a notification, or good-bye. Raises on the latter."""
@@ -156,7 +168,7 @@ class LockConnection:
         # A statement that fails may have been granted the lock all the same (PostgreSQL's bug 17686).
         yield from self._insist(b"unlock_all", ())
         with self.hub.mutex:
-            self.hub.wait_failed(line, _sqlstate(result), _message_of(result))
+            self.hub.wait_failed(self, line, _sqlstate(result), _message_of(result))
 
     def ask(self, statement: bytes, parameters: Sequence[bytes]) -> Trip:
         """One statement, one result. Yields while it waits; raises ``OperationalError`` when the connection is gone."""
@@ -231,7 +243,16 @@ class LockConnection:
     # The end
 
     def close(self) -> None:
-        self._connection.close()
+        """Or, if a thread is at work on it, has that thread notice, and close it."""
+        with self.hub.mutex:
+            if not self.in_thread:
+                self._connection.close()
+                return
+            try:
+                with socket(fileno=os.dup(self.socket)) as line:
+                    line.shutdown(SHUT_RDWR)
+            except OSError:
+                pass  # it is gone, and the thread knows
 
     def abandon_in_child(self) -> None:
         """After a fork: gives the descriptor up without a word to the server, whose session is the parent's."""

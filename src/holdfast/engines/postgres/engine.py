@@ -10,10 +10,10 @@ import psycopg
 
 from ... import fork
 from ...deadline import Deadline
-from ...errors import BackendUnavailable, InvalidOption, LockLost
+from ...errors import BackendUnavailable, ClientClosed, InvalidOption, LockLost
 from ...flow import Flow, Wakeup
 from ...keys import Key, PgKey
-from ...ticket import Ticket
+from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Holder, describe, told
 from .answers import Busy
 from .connect import checked_conninfo
@@ -22,6 +22,8 @@ from .hub import ANSWER_SECONDS, Hub
 from .requests import Ask
 
 _OPTIONS: Final = {"max_connections": 4, "max_waiting": 8}
+CLOSE_SECONDS: Final = 2.0
+"""How long closing waits for the server to confirm what was given back."""
 
 _hubs: dict[tuple[Any, ...], tuple[Hub, int]] = {}
 _hubs_mutex = Lock()
@@ -65,7 +67,8 @@ class PostgresEngine(Engine):
         opener = self._hub.opener
         while True:
             wakeup = new_wakeup()
-            opener.begin(waits=False, wakeup=wakeup)
+            if not opener.begin(waits=False, wakeup=wakeup):
+                raise ClientClosed("this client was closed; make a new one with from_url()")
             yield wakeup.sleep(deadline)
             if self.ready:
                 return
@@ -84,13 +87,13 @@ class PostgresEngine(Engine):
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         hub, key = self._hub, ticket.wire
         assert isinstance(key, PgKey)
-        request = hub.join(ticket, key)
-        if ticket.wakeup is None:
-            return False
         try:
+            request = hub.join(ticket, key)
+            if ticket.wakeup is None:
+                return False
             yield request if request is not None else ticket.wakeup.sleep(ticket.deadline)
         finally:
-            granted = ticket.held or hub.leave(ticket, key, request)
+            granted = ticket.held or hub.leave(ticket, key)
         if isinstance(ticket.engine_state, BaseException) and not isinstance(ticket.engine_state, Busy):
             raise ticket.engine_state
         return granted
@@ -98,10 +101,19 @@ class PostgresEngine(Engine):
     def release(self, ticket: Ticket) -> Flow[None]:
         key = ticket.wire
         assert isinstance(key, PgKey)
+        if ticket.state is State.LOST:  # taken back, not given back: nobody waits for it
+            self._hub.give_back(ticket, key)
+            return
         request = self._hub.release(ticket, key, ticket.new_wakeup)
         if request is None:
             return
         yield request
+        if not request.done:
+            raise BackendUnavailable(
+                f"{ticket.key}: PostgreSQL did not confirm the release in {ANSWER_SECONDS:g} s; the lock is free as "
+                "soon as it does, or when the connection ends",
+                key=ticket.key,
+            )
         if request.error is not None or not request.result:
             why = request.error or "the server says it was not held"
             raise LockLost(f"{ticket.key} was lost before it was released: {why}", key=ticket.key)
@@ -135,8 +147,15 @@ class PostgresEngine(Engine):
         return f"; held by {told(line.holder)}" if line is not None and line.holder is not None else ""
 
     def close(self) -> Flow[None]:
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            # What was taken back is free when this returns, if the server answers.
+            deadline = Deadline.after(CLOSE_SECONDS)
+            for connection in self._hub.busy_connections():
+                yield Ask(self._hub, "locks", (), deadline, connection)
+        finally:
             with _hubs_mutex:
                 hub, users = _hubs[self._identity]
                 if users > 1:
@@ -146,7 +165,6 @@ class PostgresEngine(Engine):
                     users = 0
             if not users:
                 hub.close()
-        yield from ()
 
     def _lock_rows(self) -> Flow[list[LockRow]]:
         result = yield from self._ask("locks", ())

@@ -13,7 +13,7 @@ import psycopg
 
 from ... import fork
 from ...deadline import Deadline
-from ...errors import BackendUnavailable
+from ...errors import BackendUnavailable, ClientClosed
 from ...flow import ThreadWakeup, Wakeup
 from ...keys import PgKey
 from ...ticket import Ticket
@@ -50,6 +50,7 @@ class Hub(Answers):
         self.lines = Lines()  # until the first connection says which database it is
         self.mutex = self.lines.mutex
         self.identity: Identity | None = None
+        self._closed = False
         self.shared: list[LockConnection] = []
         self.opener = Opener(self._open_one, self._opened, self._not_opened)
         self.wishes = Wishes(self, partial(self.opener.begin, waits=True), self._max_waiting)
@@ -67,14 +68,16 @@ class Hub(Answers):
             self.lines = lines_of(opened.identity)
             self.mutex = self.lines.mutex
         with self.mutex:
-            if self._courier is None:
-                self._courier = Courier(self)
-            if self.opener.closed:
-                connection.close()
-            elif waits:
-                self.wishes.new_connection(connection)
-            else:
-                self.shared.append(connection)
+            if not self._closed:
+                if self._courier is None:
+                    self._courier = Courier(self)
+                if waits:
+                    self.wishes.new_connection(connection)
+                else:
+                    self.shared.append(connection)
+        if self._closed:  # before, or just now under the mutex that was replaced here
+            connection.close()
+            self.close()
 
     def _not_opened(self, error: BaseException, waits: bool) -> None:
         """Whoever waits to be tried on a shared connection cannot be served."""
@@ -84,7 +87,8 @@ class Hub(Answers):
             while self.wishes.polled:
                 line, _ = self.wishes.polled.popitem()
                 line.wanted = False
-                self._fail(line, error)
+                self._fail(line, error, of=self)
+                self._want_or_drop(line)
 
     @property
     def courier(self) -> Courier:
@@ -96,27 +100,27 @@ class Hub(Answers):
     def join(self, ticket: Ticket, key: PgKey) -> Try | None:
         """Puts the ticket into its line. What is asked of the server if it is the first there, else None."""
         with self.mutex:
-            line = self.lines.join(ticket, key)
+            if self._closed:
+                raise _closed()
+            line = self.lines.join(ticket, key, self)
             if line is None:
                 return None
-            line.wanted = True
+            line.wanted, line.asks = True, self
             # A try does not wait for the lock, but it does wait for the answer.
             deadline = ticket.deadline if ticket.wait != 0 else Deadline.after(ANSWER_SECONDS)
             request = Try(self, line, ticket, deadline)
             self._queue(request, self._choose())
             return request
 
-    def leave(self, ticket: Ticket, key: PgKey, request: Try | None) -> bool:
+    def leave(self, ticket: Ticket, key: PgKey) -> bool:
         """Ends the ticket's wait. True if it has been granted the lock meanwhile."""
         with self.mutex:
-            if request is not None:
-                request.sleeps = False
-                self._decline_duty(request)
             if ticket.held:
                 return True
             line = self.lines.by_key.get(key)
-            if line is not None and line.waiting.pop(ticket, self) is None and not line.waiting:
-                self.wishes.withdraw(line)
+            if line is not None and line.waiting.pop(ticket, None) is not None and not line.waiting:
+                if line.asks is not None:
+                    line.asks.wishes.withdraw(line)
                 self.lines.drop_if_unused(line)
             return False
 
@@ -126,14 +130,21 @@ class Hub(Answers):
             line = self.lines.by_key.get(key)
             if line is None or line.holder is not ticket or line.connection is None:
                 return None
-            if line.waiting and line.handovers < HANDOVERS and line.hand_to_next():
+            if line.waiting and line.handovers < HANDOVERS and line.hand_to_next(self):
                 line.handovers += 1
                 return None
             line.holder = None
             line.wanted = True
-            request = Unlock(self, line, wakeup() if wakeup is not None else None)
+            deadline = Deadline.after(ANSWER_SECONDS)
+            request = Unlock(self, line, wakeup() if wakeup is not None else None, deadline)
             self._queue(request, line.connection)
             return request
+
+    def give_back(self, ticket: Ticket, key: PgKey) -> None:
+        """Releases without anybody waiting for it."""
+        request = self.release(ticket, key, None)
+        if request is not None and request.serves and request.connection is not None:
+            self.drive_soon(request.connection)
 
     def enqueue(self, request: Ask, *, anywhere: bool) -> None:
         with self.mutex:
@@ -192,16 +203,19 @@ class Hub(Answers):
             offered, request.offered = request.offered, False
             return request.connection if offered else None
 
-    def _decline_duty(self, request: Request) -> None:
-        if request.offered:
-            request.offered = False
+    def nobody_sleeps(self, request: Request) -> None:
+        """The thread that made the request has gone away: it cannot be offered the duty, and passes on what it was."""
+        with self.mutex:
+            request.sleeps = False
+            offered, request.offered = request.offered, False
             connection = request.connection
-            if connection is not None and connection.broken is None:
+            if offered and connection is not None and connection.broken is None:
                 self.next_duty(connection)
 
     def drive_soon(self, connection: LockConnection) -> None:
-        """Leaves the connection, and its duty, to the courier."""
-        self.courier.call(partial(self.courier.drive, connection))
+        """Leaves the connection, and its duty, to its courier."""
+        courier = connection.hub.courier
+        courier.call(partial(courier.drive, connection))
 
     def serve_soon(self, connection: LockConnection, request: Request) -> None:
         """Under the mutex: has the request served without anybody waiting for it."""
@@ -257,6 +271,10 @@ class Hub(Answers):
                 request.finish(None, error)
         return lost
 
+    def busy_connections(self) -> list[LockConnection]:
+        with self.mutex:
+            return [connection for connection in (*self.shared, *self.wishes.connections) if connection.duty]
+
     def look_at_idle_connections(self) -> bool:
         """Notices lost connections. Returns whether there is anything to look after."""
         with self.mutex:
@@ -278,7 +296,10 @@ class Hub(Answers):
     def asked_to_evict(self, payload: str) -> None:
         """Another client asks for a key to be given up."""
         classid, _, objid = payload.partition(":")
-        key = PgKey(int(classid) if classid else None, int(objid))
+        try:
+            key = PgKey(int(classid) if classid else None, int(objid))
+        except ValueError:
+            return  # not from us: anybody who can connect may notify
         self.courier.call(partial(self.evict_here, key))
 
     def evict_here(self, key: PgKey) -> LockConnection | None:
@@ -286,27 +307,36 @@ class Hub(Answers):
         line = self.lines.by_key.get(key)
         ticket = line.holder if line is not None else None
         connection = line.connection if line is not None else None
-        if ticket is None or not ticket.lose("it was evicted"):
+        if ticket is None or connection is None or not ticket.lose("it was evicted"):
             return None
-        request = self.release(ticket, key, None)
-        if request is not None and request.serves and request.connection is not None:
-            self.drive_soon(request.connection)
+        connection.hub.give_back(ticket, key)
         return connection
 
     # The end
 
     def close(self) -> None:
+        """Leaves nothing in the lines, which others share: whoever waits in them goes on by its own hub."""
         self.opener.close()
+        with self.mutex:
+            self._closed = True
+            for line in list(self.lines.by_key.values()):
+                self._fail(line, _closed(), of=self)
         if self._courier is not None:
             self._courier.stop()
         with self.mutex:
+            while self.wishes.polled:
+                line, _ = self.wishes.polled.popitem()
+                line.wanted = False
+                self._want_or_drop(line)
             connections = [*self.shared, *self.wishes.connections]
-            self.shared.clear()
-            self.wishes.connections.clear()
         for connection in connections:
-            connection.close()
+            self.broke(connection, psycopg.OperationalError("its client was closed"))
 
     def _start_afresh(self) -> None:
         for connection in (*self.shared, *self.wishes.connections):
             connection.abandon_in_child()
         self._begin()
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("this client was closed; make a new one with from_url()")

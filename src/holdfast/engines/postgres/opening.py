@@ -30,25 +30,28 @@ class Opener:
         self.error: BaseException | None = None
         """What went wrong with the last shared connection."""
 
-    def begin(self, *, waits: bool, wakeup: Wakeup | None = None) -> None:
-        """Opens a connection, shared or to wait on, unless that is under way. ``wakeup`` is told when it has ended."""
+    def begin(self, *, waits: bool, wakeup: Wakeup | None = None) -> bool:
+        """Opens a connection, shared or to wait on, unless that is under way. ``wakeup`` is told when it has ended.
+
+        False if it is closed.
+        """
         with self._mutex:
             if self._closed:
-                return
+                return False
             under_way = waits in self._sleepers
             sleepers = self._sleepers.setdefault(waits, [])
             if wakeup is not None:
                 sleepers.append(wakeup)
         if not under_way:
             threading.Thread(target=self._open, args=(waits,), name="holdfast-connect", daemon=True).start()
+        return True
 
     def close(self) -> None:
         with self._mutex:
             self._closed = True
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+            sleepers = [wakeup for wakeups in self._sleepers.values() for wakeup in wakeups]
+        for wakeup in sleepers:
+            wakeup.wake()
 
     def _open(self, waits: bool) -> None:
         error: BaseException | None = None

@@ -54,15 +54,19 @@ class Request:
             self.wakeup.wake()
 
     def block(self) -> None:
-        if self.serves:
-            assert self.connection is not None
-            self.connection.serve_in_thread(self.deadline, alone=self)
-        while not self.settled and not self.deadline.passed:
-            assert self.wakeup is not None
-            self.wakeup.sleep(self.deadline).block()
-            connection = self._hub.accept_duty(self) if self.offered else None
-            if connection is not None:
-                connection.serve_in_thread(self.deadline)
+        try:
+            if self.serves:
+                assert self.connection is not None
+                self.connection.serve_in_thread(self.deadline, alone=self)
+            while not self.settled and not self.deadline.passed:
+                assert self.wakeup is not None
+                self.wakeup.sleep(self.deadline).block()
+                connection = self._hub.accept_duty(self) if self.offered else None
+                if connection is not None:
+                    connection.serve_in_thread(self.deadline)
+        finally:
+            if not self.done:  # left at the deadline, or by Ctrl-C
+                self._hub.nobody_sleeps(self)
 
     async def suspend(self) -> None:
         if self.serves:
@@ -92,8 +96,8 @@ class Try(Request):
 class Unlock(Request):
     __slots__ = ("line",)
 
-    def __init__(self, hub: Hub, line: Line, wakeup: Wakeup | None = None) -> None:
-        super().__init__(hub, wakeup)
+    def __init__(self, hub: Hub, line: Line, wakeup: Wakeup | None = None, deadline: Deadline = _NEVER) -> None:
+        super().__init__(hub, wakeup, deadline)
         self.line = line
 
 
