@@ -1,6 +1,5 @@
 """Ends that come at bad moments: a client is closed, a wait given up, a caller interrupted while others go on."""
 
-import asyncio
 import signal
 import threading
 import time
@@ -11,7 +10,7 @@ import pytest
 from conftest import Server, wait_until
 from pg_proxy import proxy
 
-from holdfast import AsyncLocks, BackendUnavailable, ClientClosed, LockLost, Locks, NotAcquired
+from holdfast import ClientClosed, LockLost, Locks, NotAcquired
 from holdfast.testing import PATIENCE
 
 

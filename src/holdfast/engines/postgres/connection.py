@@ -108,7 +108,7 @@ class LockConnection:
         if pg.is_busy():
             return False
         result = pg.get_result()
-        if result is None or result.status != _ROWS or pg.get_result() is not None:
+        if result is None or result.status != _ROWS or pg.is_busy() or pg.get_result() is not None:
             self.trip = self._rest_of(request, result)
             return False
         self.trip = None
@@ -177,12 +177,14 @@ class LockConnection:
 
     def _answer(self, result: pq.abc.PGresult | None = None) -> Trip:
         pg = self.pg
-        while pg.is_busy():
-            yield
-            pg.consume_input()
-        result = result or pg.get_result()
-        while pg.get_result() is not None:
-            pass
+        while True:
+            while pg.is_busy():  # asked before each result: part of an answer may come late, or never
+                yield
+                pg.consume_input()
+            following = pg.get_result()
+            if following is None:
+                break
+            result = result or following
         if pg.status != pq.ConnStatus.OK or result is None:
             raise psycopg.OperationalError(_message_of(result) or "the server closed the connection")
         self.heed_notifications()
