@@ -10,10 +10,10 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from socket import SHUT_RDWR, socket
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 from psycopg import pq
@@ -27,10 +27,13 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 Trip = Generator[None, None, Any]
+Kind = TypeVar("Kind", Try, Unlock)
 
 _ROWS: Final = pq.ExecStatus.TUPLES_OK
 _TIMES: Final = 3
 """How often a statement is tried again that a stray cancel hit."""
+_MANY: Final = 500
+"""How many keys go into one statement: it must fit the socket's buffer, since only answers are waited for (16 kB)."""
 _LOOK_UP: Final = 0.25
 """How often a thread that waits for the server sees whether it still has to."""
 
@@ -147,10 +150,10 @@ class LockConnection:
             self.pending.clear()
         unlocks = [request for request in batch if isinstance(request, Unlock)]
         tries = [request for request in batch if isinstance(request, Try)]
-        if unlocks:
-            yield from self._unlock(unlocks)
-        if tries:
-            yield from self._try(tries)
+        for portion in _portions(unlocks):
+            yield from self._unlock(portion)
+        for attempts in _portions(tries):
+            yield from self._try(attempts)
         for request in batch:
             if isinstance(request, Ask):
                 result = yield from self.ask(request.statement.encode(), request.parameters)
@@ -262,6 +265,11 @@ class LockConnection:
             os.close(self.socket)
         except OSError:
             pass
+
+
+def _portions(requests: list[Kind]) -> Iterator[list[Kind]]:
+    for start in range(0, len(requests), _MANY):
+        yield requests[start : start + _MANY]
 
 
 def _statement(verb: str, requests: Sequence[Try | Unlock]) -> tuple[bytes, Sequence[bytes]]:
