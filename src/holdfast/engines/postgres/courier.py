@@ -45,6 +45,7 @@ class Courier:
         self._sleeps = True
         self._quiet = 0
         self._next_watch = inf
+        self._next_poll = 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="holdfast-postgres", daemon=True)
         self._thread.start()
@@ -117,17 +118,19 @@ class Courier:
             self._sleeps = False
             for _ in range(len(self._jobs)):
                 self._jobs.popleft()()
-            self._hub.try_polled()
-            if time.monotonic() >= self._next_watch:
+            now = time.monotonic()
+            if self._hub.wishes.polled and now >= self._next_poll:
+                self._next_poll = now + POLL_SECONDS
+                self._hub.try_polled()
+            if now >= self._next_watch:
                 self._watch_all()
         self._selector.close()
         os.close(self._wake_read)
         os.close(self._wake_write)
 
     def _timeout(self) -> float | None:
-        polls = POLL_SECONDS if self._hub.wishes.polled else inf
-        timeout = min(polls, max(0.0, self._next_watch - time.monotonic()))
-        return None if timeout == inf else timeout
+        due = min(self._next_poll if self._hub.wishes.polled else inf, self._next_watch)
+        return None if due == inf else max(0.0, due - time.monotonic())
 
     def _watch_all(self) -> None:
         busy = self._hub.look_at_idle_connections()

@@ -228,8 +228,6 @@ class Hub(Answers):
         self.serve_soon(connection, Unlock(self, line))
 
     def try_polled(self) -> None:
-        if not self.wishes.polled:
-            return
         with self.mutex:
             connection = self._choose()
             if connection is None:
