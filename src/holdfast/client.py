@@ -190,7 +190,7 @@ class Client:
             tickets = list(self._tickets)
         for ticket in tickets:
             if ticket.lose("its client was closed"):
-                yield from self.engine.release(ticket)
+                yield from self.engine.take_back(ticket)
             else:
                 ticket.deadline.at = 0.0
                 if ticket.wakeup is not None:

@@ -103,6 +103,10 @@ class Engine(ABC):
     def release(self, ticket: Ticket) -> Flow[None]:
         """Gives back what was granted to the ticket, and only that. A second call finds nothing to do."""
 
+    def take_back(self, ticket: Ticket) -> Flow[None]:
+        """Releases for a client that is being closed. It need not wait for the end of it: ``close`` comes next."""
+        return self.release(ticket)
+
     @abstractmethod
     def holders(self) -> Flow[list[Holder]]:
         """Every lock that is held there."""

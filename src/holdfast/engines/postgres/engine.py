@@ -11,9 +11,9 @@ import psycopg
 from ... import fork
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, ClientClosed, InvalidOption, LockLost
-from ...flow import Flow, Wakeup
+from ...flow import Flow, Wakeup, at_once
 from ...keys import Key, PgKey
-from ...ticket import State, Ticket
+from ...ticket import Ticket
 from ..base import Capabilities, Engine, Holder, describe, told
 from .answers import Busy
 from .connect import checked_conninfo
@@ -101,9 +101,6 @@ class PostgresEngine(Engine):
     def release(self, ticket: Ticket) -> Flow[None]:
         key = ticket.wire
         assert isinstance(key, PgKey)
-        if ticket.state is State.LOST:  # taken back, not given back: nobody waits for it
-            self._hub.give_back(ticket, key)
-            return
         request = self._hub.release(ticket, key, ticket.new_wakeup)
         if request is None:
             return
@@ -117,6 +114,11 @@ class PostgresEngine(Engine):
         if request.error is not None or not request.result:
             why = request.error or "the server says it was not held"
             raise LockLost(f"{ticket.key} was lost before it was released: {why}", key=ticket.key)
+
+    def take_back(self, ticket: Ticket) -> Flow[None]:
+        assert isinstance(ticket.wire, PgKey)
+        self._hub.give_back(ticket, ticket.wire)
+        return at_once(None)
 
     def holders(self) -> Flow[list[Holder]]:
         rows = yield from self._lock_rows()
