@@ -32,6 +32,8 @@ class Identity(NamedTuple):
 class Opened(NamedTuple):
     connection: psycopg.Connection[Any]
     identity: Identity
+    pid: int
+    """The backend's own; what the driver was told is the pooler's, if there is one."""
 
 
 def checked_conninfo(url: str) -> str:
@@ -52,7 +54,7 @@ def open_connection(connect: Callable[[], psycopg.Connection[Any]], *, pooler: s
         raise BackendUnavailable(f"PostgreSQL cannot be reached: {_first_line(error)}") from error
     try:
         connection.autocommit = True
-        identity = _identify(connection, pooler)
+        identity, pid = _identify(connection, pooler)
         connection.execute(STATEMENTS["prepare_session"])
         if listens:
             connection.execute(STATEMENTS["listen"])
@@ -66,10 +68,10 @@ def open_connection(connect: Callable[[], psycopg.Connection[Any]], *, pooler: s
     except BaseException:
         connection.close()
         raise
-    return Opened(connection, identity)
+    return Opened(connection, identity, pid)
 
 
-def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> Identity:
+def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> tuple[Identity, int]:
     row = connection.execute(STATEMENTS["identify"]).fetchone()
     assert row is not None
     pid, standby, system, database = row
@@ -84,7 +86,7 @@ def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> Identi
             "transaction mode two clients would hold one lock; give PostgreSQL's own address, or pooler='session' if "
             "it pools sessions"
         )
-    return Identity(str(system), str(database))
+    return Identity(str(system), str(database)), int(pid)
 
 
 def _first_line(error: BaseException) -> str:

@@ -20,6 +20,7 @@ from psycopg import pq
 
 from ...deadline import Deadline
 from ...keys import PgKey
+from .connect import Opened
 from .lines import Line
 from .requests import Ask, Request, Try, Unlock
 
@@ -41,13 +42,13 @@ _LOOK_UP: Final = 0.25
 class LockConnection:
     """Guarded by the hub's mutex, but for ``pg``, which belongs to whoever has the ``duty``."""
 
-    def __init__(self, hub: Hub, connection: psycopg.Connection[Any], *, waits: bool) -> None:
+    def __init__(self, hub: Hub, opened: Opened, *, waits: bool) -> None:
         self.hub = hub
         self.waits = waits
         """Whether it stands in the server's queues and holds what it got there, or is shared by many locks."""
-        self.pg = connection.pgconn
+        self.pg = opened.connection.pgconn
         self.socket = self.pg.socket
-        self.pid = self.pg.backend_pid
+        self.pid = opened.pid
         self.lines: dict[PgKey, Line] = {}
         """What is held here."""
         self.pending: deque[Request] = deque()
@@ -58,7 +59,7 @@ class LockConnection:
         """Whether that is a caller's thread, which then is the one to close it."""
         self.trip: Trip | None = None
         self.broken: BaseException | None = None
-        self._connection = connection
+        self._connection = opened.connection
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
 

@@ -62,7 +62,7 @@ class Hub(Answers):
         return open_connection(self._connect, pooler=self._pooler, listens=not waits)
 
     def _opened(self, opened: Opened, waits: bool) -> None:
-        connection = LockConnection(self, opened.connection, waits=waits)
+        connection = LockConnection(self, opened, waits=waits)
         if self.identity is None:
             self.identity = opened.identity
             self.lines = lines_of(opened.identity)
@@ -285,7 +285,7 @@ class Hub(Answers):
         for connection in idle:
             try:
                 connection.look()
-            except psycopg.Error as error:
+            except Exception as error:
                 self.broke(connection, error)
             else:
                 self.end_duty(connection)
