@@ -124,7 +124,9 @@ def test_one_owner_with_two_keys_of_one_wire_key_is_told_so(url: str, monkeypatc
 def busy(db: psycopg.Connection[Any]) -> Iterator[range]:
     """Twenty keys (6, number) that another session holds."""
     numbers = range(6000, 6020)
-    db.execute("select pg_advisory_lock(6, number) from generate_series(%s::int, %s::int) as number", (numbers[0], numbers[-1]))
+    db.execute(
+        "select pg_advisory_lock(6, number) from generate_series(%s::int, %s::int) as number", (numbers[0], numbers[-1])
+    )
     yield numbers
     db.execute("select pg_advisory_unlock_all()")
 

@@ -41,7 +41,11 @@ def checked_conninfo(url: str) -> str:
     try:
         given = conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        raise InvalidOption(f"url: {_first_line(error)}") from None
+        problem = _first_line(error).partition(': "')[0]  # what follows is the part of the address: it may be secret
+    else:
+        problem = _misplaced(given)
+    if problem:
+        raise InvalidOption(f"url: {problem}; write special characters in it as %XX")
     defaults: dict[str, Any] = {**_PATIENCE, "application_name": f"holdfast[{os.getpid()}]", "connect_timeout": 10}
     return make_conninfo("", **{**defaults, **given})
 
@@ -87,6 +91,14 @@ def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> tuple[
             "it pools sessions"
         )
     return Identity(str(system), str(database)), int(pid)
+
+
+def _misplaced(given: dict[str, Any]) -> str:
+    """What is wrong if part of a password with an @ or / in it has become the host or port, which errors would show."""
+    if "@" in str(given.get("host") or "")[1:]:  # in front it marks an abstract socket
+        return "there is more than one @"
+    port = str(given.get("port") or "")
+    return "" if port.replace(",", "").isdecimal() or not port else "the port is not a number"
 
 
 def _first_line(error: BaseException) -> str:
