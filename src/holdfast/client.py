@@ -208,7 +208,7 @@ class Client:
         for ticket in tickets:
             if ticket.lose("its client was closed"):
                 try:
-                    yield from self.engine.release(ticket)
+                    yield from self.engine.take_back(ticket)
                 except LockError as error:  # the others are let go all the same
                     failure = failure or error
             else:

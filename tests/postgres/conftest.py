@@ -1,5 +1,6 @@
 """A server of its own for tests that restart it or change its roles, and eyes to see what is left in it."""
 
+import socket
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -68,13 +69,21 @@ def _nothing_left(server: Server) -> Iterator[None]:
 
 
 @pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[Any]:
-    """A server that the test may restart: a function that starts it again and gives its address."""
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
+    """A server that the test may restart. Its parameter, if there is one, are settings of the server."""
     from holdfast.embedded import start_postgres
 
     fast = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
-    with start_postgres(tmp_path / "server", options=fast) as started:
+    given = dict(getattr(request, "param", {}))
+    if "listen_addresses" in given:
+        given["port"] = str(free_port())
+    with start_postgres(tmp_path / "server", options=fast | given) as started:
         yield started
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
 
 
 def wait_until(condition: Callable[[], object], what: str) -> None:

@@ -107,6 +107,10 @@ class Engine(ABC):
         """Releases where nobody can wait for it: in a coroutine that the garbage collector ends."""
         next(self.release(ticket), None)  # as far as it goes without waiting, which for most engines is all the way
 
+    def take_back(self, ticket: Ticket) -> Flow[None]:
+        """Releases for a client that is being closed. It need not wait for the end of it: ``close`` comes next."""
+        return self.release(ticket)
+
     @abstractmethod
     def holders(self) -> Flow[list[Holder]]:
         """Every lock that is held there."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from ...errors import BackendUnavailable
 from ...ticket import Ticket
@@ -11,6 +11,9 @@ from .courier import Courier
 from .lines import Line, Lines
 from .requests import Try, Unlock
 from .wishes import Wishes
+
+if TYPE_CHECKING:
+    from .hub import Hub
 
 _WAIT_AGAIN: Final = ("55P03", "57014", "40P01")
 """Lock timeout, cancelled, chosen by the dead-lock detector: nothing is wrong with the wait itself."""
@@ -34,6 +37,8 @@ class Answers:
         raise NotImplementedError
 
     def tried(self, connection: LockConnection, request: Try, granted: bool) -> None:
+        if request.done:  # the connection was taken apart meanwhile
+            return
         line = request.line
         request.done = True
         line.wanted = False
@@ -46,18 +51,23 @@ class Answers:
         self._want_or_drop(line)
 
     def try_failed(self, request: Try, code: str, message: str) -> None:
-        request.done = True
-        self._failed(request.line, code, message)
+        if not request.done:
+            request.done = True
+            self._failed(request.line, code, message)
 
     def wait_granted(self, connection: LockConnection, line: Line) -> None:
-        line.waits_on, line.wanted = None, False
-        self._got(connection, line)
+        if line.waits_on is connection:
+            line.waits_on, line.wanted = None, False
+            self._got(connection, line)
 
-    def wait_failed(self, line: Line, code: str, message: str) -> None:
-        line.waits_on = None
-        self._failed(line, code, message)
+    def wait_failed(self, connection: LockConnection, line: Line, code: str, message: str) -> None:
+        if line.waits_on is connection:
+            line.waits_on = None
+            self._failed(line, code, message)
 
     def unlocked(self, connection: LockConnection, request: Unlock, was_held: bool) -> None:
+        if request.done:
+            return
         line = request.line
         connection.lines.pop(line.key, None)
         line.connection, line.wanted = None, False
@@ -69,7 +79,7 @@ class Answers:
         line.connection = connection
         line.handovers = 0
         self.courier.watch()
-        if not line.hand_to_next():
+        if not line.hand_to_next(connection.hub):
             line.wanted = True
             self.unlock_soon(connection, line)
 
@@ -83,15 +93,16 @@ class Answers:
         else:
             self._fail(line, BackendUnavailable(f"PostgreSQL refused the lock: {message} (SQLSTATE {code})"))
 
-    def _fail(self, line: Line, error: BaseException) -> None:
-        while line.waiting:
-            ticket, _ = line.waiting.popitem()
+    def _fail(self, line: Line, error: BaseException, of: Hub | None = None) -> None:
+        """Ends the waits for the line: all, or those of one hub."""
+        for ticket in [ticket for ticket, hub in line.waiting.items() if of in (None, hub)]:
+            del line.waiting[ticket]
             _tell(ticket, error)
         self.lines.drop_if_unused(line)
 
     def _want_or_drop(self, line: Line) -> None:
         if line.waiting:
-            self.wishes.add(line)
+            next(iter(line.waiting.values())).wishes.add(line)
         else:
             self.lines.drop_if_unused(line)
 

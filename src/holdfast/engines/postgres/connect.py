@@ -32,6 +32,8 @@ class Identity(NamedTuple):
 class Opened(NamedTuple):
     connection: psycopg.Connection[Any]
     identity: Identity
+    pid: int
+    """The backend's own; what the driver was told is the pooler's, if there is one."""
 
 
 def checked_conninfo(url: str, **parameters: Any) -> str:
@@ -39,7 +41,11 @@ def checked_conninfo(url: str, **parameters: Any) -> str:
     try:
         given = conninfo_to_dict(url, **parameters)
     except psycopg.ProgrammingError as error:
-        raise InvalidOption(f"url: {_first_line(error)}") from None
+        problem = _first_line(error).partition(': "')[0]  # what follows is the part of the address: it may be secret
+    else:
+        problem = _misplaced(given)
+    if problem:
+        raise InvalidOption(f"url: {problem}; write special characters in it as %XX")
     defaults: dict[str, Any] = {**_PATIENCE, "application_name": f"holdfast[{os.getpid()}]", "connect_timeout": 10}
     return make_conninfo("", **{**defaults, **given})
 
@@ -52,7 +58,7 @@ def open_connection(connect: Callable[[], psycopg.Connection[Any]], *, pooler: s
         raise BackendUnavailable(f"PostgreSQL cannot be reached: {_first_line(error)}") from error
     try:
         connection.autocommit = True
-        identity = _identify(connection, pooler)
+        identity, pid = _identify(connection, pooler)
         connection.execute(STATEMENTS["prepare_session"])
         if listens:
             connection.execute(STATEMENTS["listen"])
@@ -66,10 +72,10 @@ def open_connection(connect: Callable[[], psycopg.Connection[Any]], *, pooler: s
     except BaseException:
         connection.close()
         raise
-    return Opened(connection, identity)
+    return Opened(connection, identity, pid)
 
 
-def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> Identity:
+def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> tuple[Identity, int]:
     row = connection.execute(STATEMENTS["identify"]).fetchone()
     assert row is not None
     pid, standby, system, database = row
@@ -84,7 +90,15 @@ def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> Identi
             "transaction mode two clients would hold one lock; give PostgreSQL's own address, or pooler='session' if "
             "it pools sessions"
         )
-    return Identity(str(system), str(database))
+    return Identity(str(system), str(database)), int(pid)
+
+
+def _misplaced(given: dict[str, Any]) -> str:
+    """What is wrong if part of a password with an @ or / in it has become the host or port, which errors would show."""
+    if "@" in str(given.get("host") or "")[1:]:  # in front it marks an abstract socket
+        return "there is more than one @"
+    port = str(given.get("port") or "")
+    return "" if port.replace(",", "").isdecimal() or not port else "the port is not a number"
 
 
 def _first_line(error: BaseException) -> str:

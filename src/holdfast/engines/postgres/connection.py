@@ -10,17 +10,18 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
-from collections.abc import Generator, Sequence
-from math import inf
+from collections.abc import Generator, Iterator, Sequence
+from socket import SHUT_RDWR, socket
 from threading import get_ident
 from types import GeneratorType
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import psycopg
 from psycopg import pq
 
 from ...deadline import Deadline
 from ...keys import PgKey
+from .connect import Opened
 from .lines import Line
 from .requests import Ask, Request, Try, Unlock
 
@@ -28,22 +29,27 @@ if TYPE_CHECKING:
     from .hub import Hub
 
 Trip = Generator[None, None, Any]
+Kind = TypeVar("Kind", Try, Unlock)
 
 _ROWS: Final = pq.ExecStatus.TUPLES_OK
 _TIMES: Final = 3
 """How often a statement is tried again that a stray cancel hit."""
+_MANY: Final = 500
+"""How many keys go into one statement: it must fit the socket's buffer, since only answers are waited for (16 kB)."""
+_LOOK_UP: Final = 0.25
+"""How often a thread that waits for the server sees whether it still has to."""
 
 
 class LockConnection:
     """Guarded by the hub's mutex, but for ``pg``, which belongs to whoever has the ``duty``."""
 
-    def __init__(self, hub: Hub, connection: psycopg.Connection[Any], *, waits: bool) -> None:
+    def __init__(self, hub: Hub, opened: Opened, *, waits: bool) -> None:
         self.hub = hub
         self.waits = waits
         """Whether it stands in the server's queues and holds what it got there, or is shared by many locks."""
-        self.pg = connection.pgconn
+        self.pg = opened.connection.pgconn
         self.socket = self.pg.socket
-        self.pid = self.pg.backend_pid
+        self.pid = opened.pid
         self.lines: dict[PgKey, Line] = {}
         """What is held here."""
         self.pending: deque[Request] = deque()
@@ -52,9 +58,11 @@ class LockConnection:
         """Whether somebody, or the courier, is at work on it."""
         self.served_by = 0
         """The thread that is at work on it now."""
+        self.in_thread = False
+        """Whether that is a caller's thread, which then is the one to close it."""
         self.trip: Trip | None = None
         self.broken: BaseException | None = None
-        self._connection = connection
+        self._connection = opened.connection
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
 
@@ -63,8 +71,9 @@ class LockConnection:
     def serve_in_thread(self, deadline: Deadline, alone: Request | None = None) -> None:
         """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
         self.served_by = get_ident()
+        self.in_thread = True
         try:
-            if alone is not None and self._serve_alone(alone, deadline):
+            if self.broken is not None or (alone is not None and self._serve_alone(alone, deadline)):
                 return
             self.trip = self.trip or self.serve()
             for _ in self.trip:
@@ -82,6 +91,10 @@ class LockConnection:
                 # It struck inside the trip: nobody knows what the server did. Such a connection is not used again.
                 self.hub.broke(self, psycopg.OperationalError("interrupted in the middle of a round trip"))
             raise
+        finally:
+            self.in_thread = False
+            if self.broken is not None:
+                self.close()
 
     def _serve_alone(self, request: Request, deadline: Deadline) -> bool:
         """The common case straight on: one lock to take or give back, nobody else asks, and the answer comes at once.
@@ -103,10 +116,10 @@ class LockConnection:
         if pg.is_busy():
             return False
         result = pg.get_result()
-        if result is None or result.status != _ROWS or pg.get_result() is not None:
+        if result is None or result.status != _ROWS or pg.is_busy() or pg.get_result() is not None:
             self.trip = self._rest_of(request, result)
             return False
-        self.trip, self.in_flight = None, ()
+        self.trip = None
         yes = result.get_value(0, 0) == b"t"
         hub = self.hub
         with hub.mutex:
@@ -114,13 +127,16 @@ class LockConnection:
                 hub.tried(self, request, yes)  # type: ignore[arg-type]
             else:
                 hub.unlocked(self, request, yes)  # type: ignore[arg-type]
+            self.in_flight = ()
             hub.next_duty(self)
         return True
 
     def readable(self, deadline: Deadline) -> bool:
         """Waits for the server. Can be interrupted by a signal's handler."""
-        at = deadline.at
-        return bool(self._poll.poll(None if at == inf else deadline.remaining * 1000))
+        while not self._poll.poll(min(deadline.remaining, _LOOK_UP) * 1000):
+            if deadline.passed:  # as it is when the client was closed meanwhile
+                return False
+        return True
 
     def look(self) -> None:
         """Takes in what the server said unasked: nothing, a notification, or good-bye. Raises on the latter."""
@@ -139,10 +155,10 @@ class LockConnection:
             self.pending.clear()
         unlocks = [request for request in batch if isinstance(request, Unlock)]
         tries = [request for request in batch if isinstance(request, Try)]
-        if unlocks:
-            yield from self._unlock(unlocks)
-        if tries:
-            yield from self._try(tries)
+        for portion in _portions(unlocks):
+            yield from self._unlock(portion)
+        for attempts in _portions(tries):
+            yield from self._try(attempts)
         for request in batch:
             if isinstance(request, Ask):
                 result = yield from self.ask(request.statement.encode(), request.parameters)
@@ -160,7 +176,7 @@ class LockConnection:
         # A statement that fails may have been granted the lock all the same (PostgreSQL's bug 17686).
         yield from self._insist(b"unlock_all", ())
         with self.hub.mutex:
-            self.hub.wait_failed(line, _sqlstate(result), _message_of(result))
+            self.hub.wait_failed(self, line, _sqlstate(result), _message_of(result))
 
     def ask(self, statement: bytes, parameters: Sequence[bytes]) -> Trip:
         """One statement, one result. Yields while it waits; raises ``OperationalError`` when the connection is gone."""
@@ -169,12 +185,14 @@ class LockConnection:
 
     def _answer(self, result: pq.abc.PGresult | None = None) -> Trip:
         pg = self.pg
-        while pg.is_busy():
-            yield
-            pg.consume_input()
-        result = result or pg.get_result()
-        while pg.get_result() is not None:
-            pass
+        while True:
+            while pg.is_busy():  # asked before each result: part of an answer may come late, or never
+                yield
+                pg.consume_input()
+            following = pg.get_result()
+            if following is None:
+                break
+            result = result or following
         if pg.status != pq.ConnStatus.OK or result is None:
             raise psycopg.OperationalError(_message_of(result) or "the server closed the connection")
         self.heed_notifications()
@@ -235,7 +253,16 @@ class LockConnection:
     # The end
 
     def close(self) -> None:
-        self._connection.close()
+        """Or, if a thread is at work on it, has that thread notice, and close it."""
+        with self.hub.mutex:
+            if not self.in_thread:
+                self._connection.close()
+                return
+            try:
+                with socket(fileno=os.dup(self.socket)) as line:
+                    line.shutdown(SHUT_RDWR)
+            except OSError:
+                pass  # it is gone, and the thread knows
 
     def abandon_in_child(self) -> None:
         """After a fork: gives the descriptor up without a word to the server, whose session is the parent's."""
@@ -243,6 +270,11 @@ class LockConnection:
             os.close(self.socket)
         except OSError:
             pass
+
+
+def _portions(requests: list[Kind]) -> Iterator[list[Kind]]:
+    for start in range(0, len(requests), _MANY):
+        yield requests[start : start + _MANY]
 
 
 def _statement(verb: str, requests: Sequence[Try | Unlock]) -> tuple[bytes, Sequence[bytes]]:

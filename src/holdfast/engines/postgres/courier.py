@@ -15,8 +15,6 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final
 
-import psycopg
-
 from .connection import LockConnection, Trip
 from .lines import Line
 
@@ -45,6 +43,7 @@ class Courier:
         self._sleeps = True
         self._quiet = 0
         self._next_watch = inf
+        self._next_poll = 0.0
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="holdfast-postgres", daemon=True)
         self._thread.start()
@@ -55,7 +54,7 @@ class Courier:
         self._poke()
 
     def watch(self) -> None:
-        """Something is held or waited for from now on."""
+        """Something is held or waited for from now on. Called under the hub's mutex."""
         self._quiet = 0
         if self._next_watch == inf:
             self._next_watch = 0.0
@@ -94,7 +93,7 @@ class Courier:
             connection.trip = None
             self._unregister(connection)
             self._hub.end_duty(connection)
-        except psycopg.Error as error:
+        except Exception as error:  # the driver's, or a mistake of ours: not to be trusted any more, either way
             self._unregister(connection)
             self._hub.broke(connection, error)
         else:
@@ -122,29 +121,35 @@ class Courier:
             self._sleeps = False
             for _ in range(len(self._jobs)):
                 self._jobs.popleft()()
-            self._hub.try_polled()
-            if time.monotonic() >= self._next_watch:
+            now = time.monotonic()
+            if self._hub.wishes.polled and now >= self._next_poll:
+                self._next_poll = now + POLL_SECONDS
+                self._hub.try_polled()
+            if now >= self._next_watch:
                 self._watch_all()
         self._selector.close()
+
+    def __del__(self) -> None:
+        # Not before: somebody may be about to poke, and would write to whatever has this number by then.
         os.close(self._wake_read)
         os.close(self._wake_write)
 
     def _timeout(self) -> float | None:
-        polls = POLL_SECONDS if self._hub.wishes.polled else inf
-        timeout = min(polls, max(0.0, self._next_watch - time.monotonic()))
-        return None if timeout == inf else timeout
+        due = min(self._next_poll if self._hub.wishes.polled else inf, self._next_watch)
+        return None if due == inf else max(0.0, due - time.monotonic())
 
     def _watch_all(self) -> None:
         busy = self._hub.look_at_idle_connections()
-        self._quiet = 0 if busy else self._quiet + 1
-        self._next_watch = time.monotonic() + WATCH_SECONDS if self._quiet < _QUIET_WATCHES else inf
+        with self._hub.mutex:  # watch() is called under it: a lock got since that look is not missed
+            self._quiet = 0 if busy else self._quiet + 1
+            self._next_watch = time.monotonic() + WATCH_SECONDS if self._quiet < _QUIET_WATCHES else inf
 
     def _poke(self) -> None:
         if self._sleeps and threading.current_thread() is not self._thread:
             try:
                 os.write(self._wake_write, b"x")
-            except (BlockingIOError, OSError):
-                pass  # full: it is awake anyway; closed: it has stopped
+            except BlockingIOError:
+                pass  # full: it is awake anyway
 
     def _drain_pokes(self) -> None:
         try:

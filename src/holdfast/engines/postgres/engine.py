@@ -10,8 +10,8 @@ import psycopg
 
 from ... import fork
 from ...deadline import Deadline
-from ...errors import BackendUnavailable, InvalidOption, LockLost
-from ...flow import Flow, Wakeup
+from ...errors import BackendUnavailable, ClientClosed, InvalidOption, LockLost
+from ...flow import Flow, Wakeup, at_once
 from ...keys import Key, PgKey
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Holder, describe, told
@@ -22,6 +22,8 @@ from .hub import Hub
 from .requests import ANSWER_SECONDS, Ask
 
 _OPTIONS: Final = {"max_connections": 4, "max_waiting": 8}
+CLOSE_SECONDS: Final = 2.0
+"""How long closing waits for the server to confirm what was given back."""
 
 _hubs: dict[tuple[Any, ...], tuple[Hub, int]] = {}
 _hubs_mutex = Lock()
@@ -65,7 +67,8 @@ class PostgresEngine(Engine):
         opener = self._hub.opener
         while True:
             wakeup = new_wakeup()
-            opener.begin(waits=False, wakeup=wakeup)
+            if not opener.begin(waits=False, wakeup=wakeup):
+                raise ClientClosed("this client was closed; make a new one with from_url()")
             yield wakeup.sleep(deadline)
             if self.ready:
                 return
@@ -108,13 +111,25 @@ class PostgresEngine(Engine):
         if request is None:
             return
         yield request
-        if request.done and (request.error is not None or not request.result):
+        if not request.done:
+            if self._hub.must_not_wait(request.connection):
+                return
+            raise BackendUnavailable(
+                f"{ticket.key}: PostgreSQL did not confirm the release in {ANSWER_SECONDS:g} s; the lock is free as "
+                "soon as it does, or when the connection ends",
+                key=ticket.key,
+            )
+        if request.error is not None or not request.result:
             why = request.error or "the server says it was not held"
             raise LockLost(f"{ticket.key} was lost before it was released: {why}", key=ticket.key)
 
     def let_go(self, ticket: Ticket) -> None:
         assert isinstance(ticket.wire, PgKey)
-        self._hub.let_go(ticket, ticket.wire)
+        self._hub.give_back(ticket, ticket.wire)
+
+    def take_back(self, ticket: Ticket) -> Flow[None]:
+        self.let_go(ticket)
+        return at_once(None)
 
     def holders(self) -> Flow[list[Holder]]:
         rows = yield from self._lock_rows()
@@ -145,8 +160,15 @@ class PostgresEngine(Engine):
         return f"; held by {told(line.holder)}" if line is not None and line.holder is not None else ""
 
     def close(self) -> Flow[None]:
-        if not self._closed:
-            self._closed = True
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            # What was taken back is free when this returns, if the server answers.
+            deadline = Deadline.after(CLOSE_SECONDS)
+            for connection in self._hub.busy_connections():
+                yield Ask(self._hub, "locks", (), deadline, connection)
+        finally:
             with _hubs_mutex:
                 hub, users = _hubs[self._identity]
                 if users > 1:
@@ -156,7 +178,6 @@ class PostgresEngine(Engine):
                     users = 0
             if not users:
                 hub.close()
-        yield from ()
 
     def _lock_rows(self) -> Flow[list[LockRow]]:
         result = yield from self._ask("locks", ())

@@ -7,27 +7,27 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
-from threading import get_ident
 from typing import Any
 
 import psycopg
 
 from ... import fork
-from ...errors import BackendUnavailable, WouldDeadlock
+from ...deadline import Deadline
+from ...errors import ClientClosed, WouldDeadlock
 from ...flow import ThreadWakeup, Wakeup
 from ...keys import PgKey
 from ...ticket import State, Ticket
-from .answers import Answers
 from .connect import Identity, Opened, open_connection
 from .connection import LockConnection
 from .courier import Courier
+from .duty import Duty
 from .lines import HANDOVERS, Line, Lines, lines_of
 from .opening import Opener
-from .requests import Ask, Request, Try, Unlock
+from .requests import ANSWER_SECONDS, Ask, Try, Unlock
 from .wishes import Wishes
 
 
-class Hub(Answers):
+class Hub(Duty):
     def __init__(
         self,
         connect: Callable[[], psycopg.Connection[Any]],
@@ -47,6 +47,7 @@ class Hub(Answers):
         self.lines = Lines()  # until the first connection says which database it is
         self.mutex = self.lines.mutex
         self.identity: Identity | None = None
+        self._closed = False
         self.shared: list[LockConnection] = []
         self.opener = Opener(self._open_one, self._opened, self._not_opened)
         self.wishes = Wishes(self, partial(self.opener.begin, waits=True), self._max_waiting)
@@ -58,20 +59,22 @@ class Hub(Answers):
         return open_connection(self._connect, pooler=self._pooler, listens=not waits)
 
     def _opened(self, opened: Opened, waits: bool) -> None:
-        connection = LockConnection(self, opened.connection, waits=waits)
+        connection = LockConnection(self, opened, waits=waits)
         if self.identity is None:
             self.identity = opened.identity
             self.lines = lines_of(opened.identity)
             self.mutex = self.lines.mutex
         with self.mutex:
-            if self._courier is None:
-                self._courier = Courier(self)
-            if self.opener.closed:
-                connection.close()
-            elif waits:
-                self.wishes.new_connection(connection)
-            else:
-                self.shared.append(connection)
+            if not self._closed:
+                if self._courier is None:
+                    self._courier = Courier(self)
+                if waits:
+                    self.wishes.new_connection(connection)
+                else:
+                    self.shared.append(connection)
+        if self._closed:  # before, or just now under the mutex that was replaced here
+            connection.close()
+            self.close()
 
     def _not_opened(self, error: BaseException, waits: bool) -> None:
         """Whoever waits to be tried on a shared connection cannot be served."""
@@ -81,7 +84,8 @@ class Hub(Answers):
             while self.wishes.polled:
                 line, _ = self.wishes.polled.popitem()
                 line.wanted = False
-                self._fail(line, error)
+                self._fail(line, error, of=self)
+                self._want_or_drop(line)
 
     @property
     def courier(self) -> Courier:
@@ -97,12 +101,14 @@ class Hub(Answers):
                 f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key
             )
         with self.mutex:
-            line = self.lines.join(ticket, key)
+            if self._closed:
+                raise _closed()
+            line = self.lines.join(ticket, key, self)
             if line is None:
                 return None
-            line.wanted = True
+            line.wanted, line.asks = True, self
             request = Try(self, line, ticket)
-            self._queue(request, self._choose())
+            self.queue(request, self.choose())
             return request
 
     def leave(self, ticket: Ticket, key: PgKey) -> bool:
@@ -114,8 +120,9 @@ class Hub(Answers):
             if ticket.state is not State.WAITING:  # also if it was evicted already: a loss, not a busy lock
                 return True
             line = self.lines.by_key.get(key)
-            if line is not None and line.waiting.pop(ticket, self) is None and not line.waiting:
-                self.wishes.withdraw(line)
+            if line is not None and line.waiting.pop(ticket, None) is not None and not line.waiting:
+                if line.asks is not None:
+                    line.asks.wishes.withdraw(line)
                 self.lines.drop_if_unused(line)
             return False
 
@@ -126,123 +133,40 @@ class Hub(Answers):
         would be to wait for ever; the courier does it later.
         """
         if self.mutex._is_owned():
-            self.courier.call(partial(self.let_go, ticket, key))
+            self.courier.call(partial(self.give_back, ticket, key))
             return None
         with self.mutex:
             line = self.lines.by_key.get(key)
             if line is None or line.holder is not ticket or line.connection is None:
                 return None
-            if line.waiting and line.handovers < HANDOVERS and line.hand_to_next():
+            if line.waiting and line.handovers < HANDOVERS and line.hand_to_next(self):
                 line.handovers += 1
                 return None
             line.holder = None
             line.wanted = True
             request = Unlock(self, line)
+            request.deadline = Deadline.after(ANSWER_SECONDS)
             if wakeup is not None and (line.connection.duty or wakeup is not ThreadWakeup):
                 request.wakeup = wakeup()
-            self._queue(request, line.connection)
+            self.queue(request, line.connection)
             return request
+
+    def give_back(self, ticket: Ticket, key: PgKey) -> None:
+        """Releases without anybody waiting for it."""
+        request = self.release(ticket, key, None)
+        if request is not None and request.serves and request.connection is not None:
+            self.drive_soon(request.connection)
 
     def enqueue(self, request: Ask, *, anywhere: bool) -> None:
         with self.mutex:
-            self._queue(request, self._choose() if anywhere else request.connection)
-
-    def _choose(self) -> LockConnection | None:
-        """The shared connection for what may go to any: a free one, else the one with the least to do."""
-        best = None
-        for connection in self.shared:
-            if not connection.duty:
-                return connection
-            if best is None or len(connection.pending) < len(best.pending):
-                best = connection
-        return best
-
-    def _queue(self, request: Request, connection: LockConnection | None) -> None:
-        if connection is None or connection.broken is not None:
-            self._no_connection_for(request)
-            return
-        request.connection = connection
-        connection.pending.append(request)
-        if connection.duty:
-            request.sleeps = isinstance(request.wakeup, ThreadWakeup)
-        else:
-            connection.duty = request.serves = True
-
-    def _no_connection_for(self, request: Request) -> None:
-        if isinstance(request, Try):
-            self.wishes.add(request.line)
-        else:
-            request.finish(None, BackendUnavailable("the connection to PostgreSQL is gone"))
-
-    # Duty: who is at work on a connection
-
-    def end_duty(self, connection: LockConnection) -> None:
-        with self.mutex:
-            self.next_duty(connection)
-
-    def next_duty(self, connection: LockConnection) -> None:
-        """After a round trip, under the mutex: the first in turn serves the connection, or nobody does."""
-        connection.served_by = 0
-        if connection.pending:
-            request = connection.pending[0]
-            if request.sleeps and request.wakeup is not None:
-                request.offered = True
-                request.wakeup.wake()
-            else:
-                self.drive_soon(connection)
-            return
-        connection.duty = False
-        if connection.waits and not connection.lines:
-            self.wishes.now_idle(connection)
-
-    def must_not_wait(self, connection: LockConnection | None) -> bool:
-        """Whether this very thread is the one that would have to do what is waited for.
-
-        The garbage collector may end an abandoned block, and so release its lock, in a thread that is at work on the
-        connection, or in the courier's.
-        """
-        here = get_ident()
-        return here == self.courier.ident or (connection is not None and connection.served_by == here)
-
-    def accept_duty(self, request: Request) -> LockConnection | None:
-        """The connection that a woken thread was offered to serve, if it was woken for that."""
-        with self.mutex:
-            offered, request.offered = request.offered, False
-            return request.connection if offered else None
-
-    def stop_sleeping(self, request: Request) -> None:
-        """Nobody sleeps for the request any more, so nobody could take up the duty."""
-        with self.mutex:
-            request.sleeps = False
-            self._decline_duty(request)
-
-    def _decline_duty(self, request: Request) -> None:
-        if request.offered:
-            request.offered = False
-            connection = request.connection
-            if connection is not None and connection.broken is None:
-                self.next_duty(connection)
-
-    def drive_soon(self, connection: LockConnection) -> None:
-        """Leaves the connection, and its duty, to the courier."""
-        connection.served_by = 0
-        self.courier.call(partial(self.courier.drive, connection))
-
-    def serve_soon(self, connection: LockConnection, request: Request) -> None:
-        """Under the mutex: has the request served without anybody waiting for it."""
-        self._queue(request, connection)
-        request.sleeps = False
-        if request.serves:
-            self.drive_soon(connection)
+            self.queue(request, self.choose() if anywhere else request.connection)
 
     def unlock_soon(self, connection: LockConnection, line: Line) -> None:
         self.serve_soon(connection, Unlock(self, line))
 
     def try_polled(self) -> None:
-        if not self.wishes.polled:
-            return
         with self.mutex:
-            connection = self._choose()
+            connection = self.choose()
             if connection is None:
                 self.opener.begin(waits=False)
             elif not connection.duty:  # else it may still be busy with the last such batch
@@ -282,6 +206,10 @@ class Hub(Answers):
                 request.finish(None, error)
         return lost
 
+    def busy_connections(self) -> list[LockConnection]:
+        with self.mutex:
+            return [connection for connection in (*self.shared, *self.wishes.connections) if connection.duty]
+
     def look_at_idle_connections(self) -> bool:
         """Notices lost connections. Returns whether there is anything to look after."""
         with self.mutex:
@@ -294,7 +222,7 @@ class Hub(Answers):
         for connection in idle:
             try:
                 connection.look()
-            except psycopg.Error as error:
+            except Exception as error:
                 self.broke(connection, error)
             else:
                 self.end_duty(connection)
@@ -303,7 +231,10 @@ class Hub(Answers):
     def asked_to_evict(self, payload: str) -> None:
         """Another client asks for a key to be given up."""
         classid, _, objid = payload.partition(":")
-        key = PgKey(int(classid) if classid else None, int(objid))
+        try:
+            key = PgKey(int(classid) if classid else None, int(objid))
+        except ValueError:
+            return  # not from us: anybody who can connect may notify
         self.courier.call(partial(self.evict_here, key))
 
     def evict_here(self, key: PgKey) -> LockConnection | None:
@@ -311,35 +242,40 @@ class Hub(Answers):
         line = self.lines.by_key.get(key)
         ticket = line.holder if line is not None else None
         connection = line.connection if line is not None else None
-        if ticket is None or not ticket.lose("it was evicted"):
+        if ticket is None or connection is None or not ticket.lose("it was evicted"):
             return None
-        self.let_go(ticket, key)
+        connection.hub.give_back(ticket, key)
         return connection
-
-    def let_go(self, ticket: Ticket, key: PgKey) -> None:
-        """Releases without waiting for it."""
-        request = self.release(ticket, key, None)
-        if request is not None and request.serves and request.connection is not None:
-            self.drive_soon(request.connection)
 
     def _leave_late(self, ticket: Ticket, key: PgKey) -> None:
         if self.leave(ticket, key) and ticket.lose("its waiter was gone"):
-            self.let_go(ticket, key)
+            self.give_back(ticket, key)
 
     # The end
 
     def close(self) -> None:
+        """Leaves nothing in the lines, which others share: whoever waits in them goes on by its own hub."""
         self.opener.close()
+        with self.mutex:
+            self._closed = True
+            for line in list(self.lines.by_key.values()):
+                self._fail(line, _closed(), of=self)
         if self._courier is not None:
             self._courier.stop()
         with self.mutex:
+            while self.wishes.polled:
+                line, _ = self.wishes.polled.popitem()
+                line.wanted = False
+                self._want_or_drop(line)
             connections = [*self.shared, *self.wishes.connections]
-            self.shared.clear()
-            self.wishes.connections.clear()
         for connection in connections:
-            connection.close()
+            self.broke(connection, psycopg.OperationalError("its client was closed"))
 
     def _start_afresh(self) -> None:
         for connection in (*self.shared, *self.wishes.connections):
             connection.abandon_in_child()
         self._begin()
+
+
+def _closed() -> ClientClosed:
+    return ClientClosed("this client was closed; make a new one with from_url()")

@@ -18,6 +18,7 @@ from .connect import Identity
 
 if TYPE_CHECKING:
     from .connection import LockConnection
+    from .hub import Hub
 
 
 class Form(NamedTuple):
@@ -35,14 +36,25 @@ HANDOVERS: Final = 8
 """How often in a row a lock may be passed on inside the process, so that other processes get their turn."""
 
 
-_NOBODY: Final[OrderedDict[Ticket, None]] = OrderedDict()
+_NOBODY: Final[OrderedDict[Ticket, Hub]] = OrderedDict()
 """Never added to: most lines have nobody waiting in them, and there may be many thousands."""
 
 
 class Line:
     """One lock in this process: who has it, on which connection, and who waits."""
 
-    __slots__ = ("connection", "form", "handovers", "holder", "key", "parameters", "waiting", "waits_on", "wanted")
+    __slots__ = (
+        "asks",
+        "connection",
+        "form",
+        "handovers",
+        "holder",
+        "key",
+        "parameters",
+        "waiting",
+        "waits_on",
+        "wanted",
+    )
 
     def __init__(self, key: PgKey) -> None:
         self.key = key
@@ -55,16 +67,22 @@ class Line:
         self.holder: Ticket | None = None
         self.connection: LockConnection | None = None
         """Where the server's lock is, while it is held here."""
-        self.waiting: OrderedDict[Ticket, None] = _NOBODY
+        self.waiting: OrderedDict[Ticket, Hub] = _NOBODY
+        """Who waits, each with the hub of its client: a lock is held on a connection of its holder's own hub only."""
         self.handovers = 0
         self.wanted = False
         """Whether the server is being asked for it, in one way or another."""
         self.waits_on: LockConnection | None = None
         """The connection that stands in the server's queue for it."""
+        self.asks: Hub | None = None
+        """The hub that asks, or asked last."""
 
-    def hand_to_next(self) -> bool:
-        """Grants the lock, which is held at the server, to the first waiter that can be woken."""
-        while self.waiting:
+    def hand_to_next(self, hub: Hub) -> bool:
+        """Grants the lock, which is held at the server, to the first waiter that can be woken.
+
+        Not to one of another hub: it would lose the lock when this hub is closed.
+        """
+        while self.waiting and next(iter(self.waiting.values())) is hub:
             heir, _ = self.waiting.popitem(last=False)
             assert heir.wakeup is not None
             if heir.wakeup.wake():  # it cannot look at its state before the mutex is free again
@@ -77,11 +95,11 @@ class Line:
         self.holder = None
         return False
 
-    def add(self, ticket: Ticket) -> None:
+    def add(self, ticket: Ticket, hub: Hub) -> None:
         if self.waiting is _NOBODY:
             self.waiting = OrderedDict()
         ticket.arm()
-        self.waiting[ticket] = None
+        self.waiting[ticket] = hub
 
 
 class Lines:
@@ -93,15 +111,15 @@ class Lines:
         self.by_key: dict[PgKey, Line] = {}
         fork.in_child(self._start_afresh)
 
-    def join(self, ticket: Ticket, key: PgKey) -> Line | None:
+    def join(self, ticket: Ticket, key: PgKey, hub: Hub) -> Line | None:
         """Under the mutex. A new line if the ticket is the first in it; else the ticket waits, if it waits at all."""
         line = self.by_key.get(key)
         if line is None:
             self.by_key[key] = line = Line(key)
-            line.add(ticket)
+            line.add(ticket, hub)
             return line
         if ticket.waits:
-            line.add(ticket)
+            line.add(ticket, hub)
         return None
 
     def drop_if_unused(self, line: Line) -> None:

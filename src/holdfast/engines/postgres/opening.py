@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
+from typing import Final
 
-import psycopg
-
-from ...errors import LockError
+from ...errors import BackendUnavailable, LockError
 from ...flow import Wakeup
 from .connect import Opened
+
+_PAUSE: Final = 1.0
+"""Seconds before another connection to wait on is asked for: the server may have none left, and keys are polled."""
 
 
 class Opener:
@@ -26,40 +29,48 @@ class Opener:
         self._failed = failed
         self._mutex = threading.Lock()
         self._sleepers: dict[bool, list[Wakeup]] = {}
+        self._not_before = 0.0
         self._closed = False
         self.error: BaseException | None = None
         """What went wrong with the last shared connection."""
 
-    def begin(self, *, waits: bool, wakeup: Wakeup | None = None) -> None:
-        """Opens a connection, shared or to wait on, unless that is under way. ``wakeup`` is told when it has ended."""
+    def begin(self, *, waits: bool, wakeup: Wakeup | None = None) -> bool:
+        """Opens a connection, shared or to wait on, unless that is under way. ``wakeup`` is told when it has ended.
+
+        False if it is closed.
+        """
         with self._mutex:
             if self._closed:
-                return
+                return False
+            if waits and time.monotonic() < self._not_before:
+                return True
             under_way = waits in self._sleepers
             sleepers = self._sleepers.setdefault(waits, [])
             if wakeup is not None:
                 sleepers.append(wakeup)
         if not under_way:
             threading.Thread(target=self._open, args=(waits,), name="holdfast-connect", daemon=True).start()
+        return True
 
     def close(self) -> None:
         with self._mutex:
             self._closed = True
-
-    @property
-    def closed(self) -> bool:
-        return self._closed
+            sleepers = [wakeup for wakeups in self._sleepers.values() for wakeup in wakeups]
+        for wakeup in sleepers:
+            wakeup.wake()
 
     def _open(self, waits: bool) -> None:
         error: BaseException | None = None
         try:
             self._opened(self._open_one(waits), waits)
-        except (LockError, psycopg.Error, OSError) as failure:
-            error = failure
-            self._failed(failure, waits)
+        except Exception as failure:
+            error = failure if isinstance(failure, LockError) else BackendUnavailable(f"cannot connect: {failure!r}")
+            self._failed(error, waits)
         with self._mutex:
             if not waits:
                 self.error = error
+            elif error is not None:
+                self._not_before = time.monotonic() + _PAUSE
             sleepers = self._sleepers.pop(waits)
         for wakeup in sleepers:
             wakeup.wake()

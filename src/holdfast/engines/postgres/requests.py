@@ -68,8 +68,8 @@ class Request:
                 if connection is not None:
                     connection.serve_in_thread(self.deadline)
         finally:
-            if self.sleeps:
-                self._hub.stop_sleeping(self)
+            if self.sleeps:  # left at the deadline, or by Ctrl-C
+                self._hub.nobody_sleeps(self)
 
     async def suspend(self) -> None:
         if self.serves:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Wishes:
-    def __init__(self, hub: Hub, open_another: Callable[[], None], at_most: int) -> None:
+    def __init__(self, hub: Hub, open_another: Callable[[], object], at_most: int) -> None:
         self._hub = hub
         self._open_another = open_another
         self._at_most = at_most
@@ -30,7 +30,7 @@ class Wishes:
         self.polled: OrderedDict[Line, None] = OrderedDict()
 
     def add(self, line: Line) -> None:
-        line.wanted = True
+        line.wanted, line.asks = True, self._hub
         if self._idle:
             self._wait_on(self._idle.pop(), line)
             return
@@ -40,7 +40,7 @@ class Wishes:
         self._hub.courier.watch()
 
     def withdraw(self, line: Line) -> None:
-        """Nobody here waits for the lock any more."""
+        """Nobody in this process waits for the lock any more."""
         if line in self.polled:
             del self.polled[line]
             line.wanted = False

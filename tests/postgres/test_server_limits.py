@@ -1,0 +1,191 @@
+"""Limits that the server or its roles set: a lock outlives them, and what the server cannot give is told and undone."""
+
+import threading
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import psycopg
+import pytest
+from conftest import Server, wait_until
+
+from holdfast import BackendUnavailable, Locks
+from holdfast.testing import PATIENCE, Child
+
+TIMEOUTS = ("idle_session_timeout", "idle_in_transaction_session_timeout", "statement_timeout", "lock_timeout")
+
+
+@pytest.fixture
+def admin(own_server: Any) -> Iterator[psycopg.Connection[Any]]:
+    with psycopg.connect(own_server.url, autocommit=True) as connection:
+        yield connection
+
+
+@pytest.mark.parametrize("where", ["role", "database"])
+def test_a_lock_outlives_the_timeouts_of_its_role_and_database(
+    own_server: Any, admin: psycopg.Connection[Any], where: str
+) -> None:
+    """And so does a wait: 150 ms for all of them, held and waited for three times as long."""
+    held_for = 0.45
+    admin.execute("create role limited login")
+    for name in TIMEOUTS:
+        admin.execute(f"alter {'role limited' if where == 'role' else 'database postgres'} set {name} = '150ms'")
+    for name in TIMEOUTS:
+        admin.execute(f"set {name} = 0")
+    address = own_server.url.replace("postgres@", "limited@")
+    told = threading.Event()
+    with psycopg.connect(address, autocommit=True) as probe:  # the timeouts are in force for others
+        time.sleep(0.3)
+        with pytest.raises(psycopg.OperationalError):
+            probe.execute("select 1")
+    with Locks.from_url(address) as locks:
+        with locks.hold(9, 1, on_lost=lambda held: told.set()) as held:
+            got = threading.Event()
+
+            def wait() -> None:
+                with locks.hold(9, 2, wait=PATIENCE):
+                    got.set()
+
+            admin.execute("select pg_advisory_lock(9, 2)")
+            waiter = threading.Thread(target=wait)
+            waiter.start()
+            eyes = Server(admin)
+            wait_until(lambda: eyes.waiting(2), "nobody stood in the server's queue")
+            (backend,) = eyes.waiting(2)
+            assert not told.wait(held_for)
+            held.check()
+            assert eyes.waiting(2) == [backend], "the wait was broken off"
+            assert eyes.holder(1)
+            admin.execute("select pg_advisory_unlock(9, 2)")
+            assert got.wait(PATIENCE)
+            waiter.join(PATIENCE)
+
+
+SMALL = {"max_locks_per_transaction": "10", "max_connections": "20", "max_prepared_transactions": "0"}
+
+
+@pytest.mark.parametrize("own_server", [SMALL], indirect=True)
+def test_a_full_lock_table_is_told_undone_and_gets_better(own_server: Any, admin: psycopg.Connection[Any]) -> None:
+    eyes = Server(admin)
+    child = Child(own_server.url)
+    try:
+        assert child.ask("hold", "of-another").startswith("held")
+        others = eyes.advisory_locks()
+        with Locks.from_url(own_server.url) as locks:
+            with locks.hold(9, 1) as mine:
+                handles, error = fill(locks)
+                assert "lock table is full" in str(error) and "max_locks_per_transaction" in str(error)
+                # A batch in a full table: asked for together, each key is got or told, and none is left over.
+                outcomes = ask_together(locks, range(100_000, 100_040))
+                failed = {key for key, outcome in outcomes.items() if isinstance(outcome, BackendUnavailable)}
+                assert failed, "the table was not full"
+                got = {key for key, outcome in outcomes.items() if not isinstance(outcome, BaseException)}
+                assert failed | got == set(outcomes)
+                rows = {row[0] for row in admin.execute(OBJIDS, (100_000, 100_039))}
+                assert rows == got, "the server holds other keys than those that were granted"
+                mine.check()
+                for held in (*handles, *(outcomes[key] for key in got)):
+                    held.check()
+                    held.release()
+                assert set(others) < set(eyes.advisory_locks())
+                for key in sorted(failed)[:20]:
+                    with locks.hold(9, key, wait=2):
+                        pass
+                mine.check()
+        assert eyes.advisory_locks() == others
+    finally:
+        child.kill()
+
+
+OBJIDS = "select objid::int8 from pg_locks where locktype = 'advisory' and granted and objid between %s and %s"
+
+
+def fill(locks: Locks) -> tuple[list[Any], BackendUnavailable]:
+    """Takes locks until the server has no room for another."""
+    handles = []
+    for number in range(10_000, 60_000):
+        began = time.monotonic()
+        try:
+            handles.append(locks.hold(9, number, wait=2).__enter__())
+        except BackendUnavailable as error:
+            assert time.monotonic() - began < 2
+            return handles, error
+    raise AssertionError("the lock table has no end")
+
+
+def ask_together(locks: Locks, keys: range) -> dict[int, Any]:
+    """Many threads ask at once, so that their keys go to the server in few statements."""
+    outcomes: dict[int, Any] = {}
+    barrier = threading.Barrier(len(keys))
+
+    def ask(key: int) -> None:
+        barrier.wait(PATIENCE)
+        try:
+            outcomes[key] = locks.hold(9, key, wait=5).__enter__()
+        except BaseException as error:
+            outcomes[key] = error
+
+    threads = [threading.Thread(target=ask, args=(key,)) for key in keys]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(PATIENCE)
+    return outcomes
+
+
+@pytest.mark.parametrize("own_server", [{"max_connections": "8", "superuser_reserved_connections": "1"}], indirect=True)
+def test_a_server_without_connections_left(own_server: Any, admin: psycopg.Connection[Any]) -> None:
+    """A new client is told in time; who holds keeps; who waits is tried together with others, and gets its lock."""
+    admin.execute("create role plain login")
+    address = own_server.url.replace("postgres@", "plain@")
+    eyes = Server(admin)
+    with Locks.from_url(address) as locks:
+        with locks.hold(9, 1) as held:
+            crowd = occupy(address)
+            try:
+                with Locks.from_url(address, max_waiting=3) as late:
+                    began = time.monotonic()
+                    with pytest.raises(BackendUnavailable, match=r"connection slots|too many clients"):
+                        late.hold(9, 2, wait=3).__enter__()
+                    assert time.monotonic() - began < 3
+                held.check()
+                admin.execute("select pg_advisory_lock(9, 3)")
+                got: list[float] = []
+
+                def wait() -> None:
+                    with locks.hold(9, 3, wait=PATIENCE):
+                        got.append(time.monotonic())
+
+                waiter = threading.Thread(target=wait)
+                waiter.start()
+                hub = locks._client.engine._hub  # type: ignore[attr-defined]
+                wait_until(lambda: hub.opener._not_before, "no waiting connection was asked for")
+                assert not eyes.waiting(3) and not got
+                attempts = count_attempts(own_server)
+                time.sleep(0.5)
+                assert count_attempts(own_server) - attempts <= 2, "a full server is stormed with connections"
+                began = time.monotonic()
+                admin.execute("select pg_advisory_unlock(9, 3)")
+                waiter.join(PATIENCE)
+                print(f"got by trying after {got[0] - began:.3f} s")
+                assert got[0] - began < 0.5
+                held.check()
+            finally:
+                for connection in crowd:
+                    connection.close()
+
+
+def occupy(address: str) -> list[psycopg.Connection[Any]]:
+    """Takes every connection that the server has left for ordinary roles."""
+    crowd: list[psycopg.Connection[Any]] = []
+    while True:
+        try:
+            crowd.append(psycopg.connect(address, autocommit=True))
+        except psycopg.OperationalError:
+            return crowd
+
+
+def count_attempts(own_server: Any) -> int:
+    """How often the server refused a connection, from its log."""
+    log = "".join(path.read_text(errors="replace") for path in (own_server.data_dir / "postgres").glob("*log*"))
+    return log.count("connection slots") + log.count("too many clients")
