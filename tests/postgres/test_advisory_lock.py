@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from conftest import Server, wait_until
+from eyes import Server, wait_until
 
 import holdfast
 from holdfast import (

@@ -13,7 +13,7 @@ import psycopg
 import pytest
 import sqlalchemy
 from claim_callers import ASYNC_KINDS, KINDS, Caller, caller
-from conftest import Server, wait_until
+from eyes import Server, wait_until
 
 from holdfast import (
     Key,

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from conftest import Server, wait_until
+from eyes import Server, wait_until
 from pg_proxy import Proxy, proxy
 
 from holdfast import BackendUnavailable, LockLost, Locks, NotAcquired

@@ -17,7 +17,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from conftest import Server, free_port, wait_until
+from eyes import Server, free_port, wait_until
 from pg_proxy import Proxy, proxy
 
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, Locks, NotAcquired, Unsupported

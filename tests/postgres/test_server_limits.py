@@ -7,7 +7,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from conftest import Server, wait_until
+from eyes import Server, wait_until
 
 from holdfast import BackendUnavailable, Locks
 from holdfast.testing import PATIENCE, Child

@@ -1,0 +1,55 @@
+"""Eyes to see what is left in a server."""
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+import psycopg
+
+from holdfast.testing import PATIENCE
+
+
+class Server:
+    def __init__(self, db: psycopg.Connection[Any]) -> None:
+        self._db = db
+
+    def advisory_locks(self, key: int | None = None) -> list[tuple[int, bool]]:
+        """Process id and granted of every advisory lock (of two-int form with this object id)."""
+        rows = self._db.execute(
+            "select pid, granted from pg_locks where locktype = 'advisory' and (%s::int8 is null or objid = %s::int8)",
+            (key, key),
+        ).fetchall()
+        return [(pid, granted) for pid, granted in rows]
+
+    def waiting(self, key: int) -> list[int]:
+        return [pid for pid, granted in self.advisory_locks(key) if not granted]
+
+    def holder(self, key: int) -> int:
+        (pid,) = [pid for pid, granted in self.advisory_locks(key) if granted]
+        return pid
+
+    def terminate(self, pid: int) -> None:
+        self._db.execute("select pg_terminate_backend(%s)", (pid,))
+
+    def cancel(self, pid: int) -> None:
+        self._db.execute("select pg_cancel_backend(%s)", (pid,))
+
+    def connections(self, application: str = "holdfast%") -> int:
+        row = self._db.execute(
+            "select count(*) from pg_stat_activity where application_name like %s", (application,)
+        ).fetchone()
+        assert row is not None
+        return int(row[0])
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])
