@@ -10,7 +10,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent / "src" / "holdfast"
 MIRRORED = [
     (ROOT / "_async", ROOT / "_sync", ["held.py", "blocks.py", "locks.py"]),
-    (ROOT / "testing" / "_async", ROOT / "testing" / "_sync", ["contract.py"]),
+    (ROOT / "testing" / "_async", ROOT / "testing" / "_sync", ["part.py", "declared.py", "turns.py", "endings.py"]),
 ]
 
 # Whole words only. What needs more than this belongs into flow.py or a hand-written pair of files.

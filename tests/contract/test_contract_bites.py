@@ -50,22 +50,22 @@ def run_suite(engine: str, folder: Path, *options: str, patience: str = "20") ->
 
 
 def test_a_sound_engine_of_ones_own_passes(tmp_path: Path) -> None:
-    code, output = run_suite("sound", tmp_path)
+    code, output = run_suite("Sound", tmp_path)
     assert code == 0, output
 
 
 @pytest.mark.parametrize(
     ("engine", "found_out_by"),
     [
-        ("lets_everybody_in", "test_a_held_lock_is_busy_until_its_block_ends"),
-        ("never_releases", "test_an_error_in_the_body_comes_out_and_the_lock_is_free"),
-        ("forgets_cancelled_waiters", "test_a_cancellation_at_any_await_point_leaves_nothing"),
-        ("starts_its_deadline_again", "test_a_wait_ends_at_its_deadline"),
-        ("same_fence_for_all", "test_the_fence_grows_with_every_grant"),
-        ("releases_whoever_holds", "test_a_lost_lock_is_raised_at_exit_and_the_successor_keeps_its_own"),
-        ("evicts_in_silence", "test_a_lost_lock_is_raised_at_exit_and_the_successor_keeps_its_own"),
-        ("declares_what_it_has_not", "test_a_lease_can_be_extended_and_never_adds_up"),
-        ("forgets_to_declare", "test_every_declared_capability_is_tested"),
+        ("LetsEverybodyIn", "test_a_held_lock_is_busy_until_its_block_ends"),
+        ("NeverReleases", "test_an_error_in_the_body_comes_out_and_the_lock_is_free"),
+        ("ForgetsCancelledWaiters", "test_a_cancellation_at_any_await_point_leaves_nothing"),
+        ("StartsItsDeadlineAgain", "test_a_wait_ends_at_its_deadline"),
+        ("SameFenceForAll", "test_the_fence_grows_with_every_grant"),
+        ("ReleasesWhoeverHolds", "test_a_lost_lock_is_raised_at_exit_and_the_successor_keeps_its_own"),
+        ("EvictsInSilence", "test_a_lost_lock_is_raised_at_exit_and_the_successor_keeps_its_own"),
+        ("DeclaresWhatItHasNot", "test_a_lease_can_be_extended_and_never_adds_up"),
+        ("ForgetsToDeclare", "test_every_declared_capability_is_tested"),
     ],
 )
 def test_a_broken_engine_is_found_out(engine: str, found_out_by: str, tmp_path: Path) -> None:

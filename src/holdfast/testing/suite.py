@@ -1,16 +1,20 @@
 """The contract, put together from its parts."""
 
-from ._async.contract import AsyncBetweenProcesses, AsyncDetaching, AsyncEveryEngine, AsyncInOrderOfArrival
+from ._async.declared import AsyncBetweenProcesses, AsyncDetaching, AsyncInOrderOfArrival
+from ._async.endings import AsyncEndings
 from ._async.interruptions import AsyncInterruptions
-from ._sync.contract import BetweenProcesses, Detaching, EveryEngine, InOrderOfArrival
+from ._async.turns import AsyncTakingTurns
+from ._sync.declared import BetweenProcesses, Detaching, InOrderOfArrival
+from ._sync.endings import Endings
 from ._sync.interruptions import Interruptions
+from ._sync.turns import TakingTurns
 
 
-class EngineContract(EveryEngine, Interruptions):
+class EngineContract(TakingTurns, Endings, Interruptions):
     """What every engine promises to ``Locks``."""
 
 
-class AsyncEngineContract(AsyncEveryEngine, AsyncInterruptions):
+class AsyncEngineContract(AsyncTakingTurns, AsyncEndings, AsyncInterruptions):
     """What every engine promises to ``AsyncLocks``."""
 
 

@@ -1,1 +1,1 @@
-"""The engine contract for ``AsyncLocks``. ``contract.py`` is written here and mirrored to ``_sync``."""
+"""The engine contract for ``AsyncLocks``. ``crew`` and ``interruptions`` have twins in ``_sync``, the rest a mirror."""

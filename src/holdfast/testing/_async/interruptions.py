@@ -15,8 +15,8 @@ from ..._async.locks import AsyncLocks
 from ..._sync.locks import Locks
 from ...errors import LockLost, WouldDeadlock
 from ..target import PATIENCE, open_engine
-from .contract import AsyncPart, is_free, until_waiting
 from .crew import Crew, Flag, asynchronous, open_locks, pause
+from .part import AsyncPart, is_free, until_waiting
 
 
 class CancelledAt:

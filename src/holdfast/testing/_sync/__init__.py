@@ -1,1 +1,1 @@
-"""The engine contract for ``Locks``. ``contract.py`` is the mirror of ``_async``'s; the rest is written by hand."""
+"""The engine contract for ``Locks``: the mirror of ``_async``, but for ``crew`` and ``interruptions``, its twins."""

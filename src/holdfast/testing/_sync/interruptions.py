@@ -10,8 +10,8 @@ import threading
 import pytest
 
 from ..target import PATIENCE
-from .contract import Part, is_free, until_waiting
 from .crew import Crew, Flag, open_locks
+from .part import Part, is_free, until_waiting
 
 
 class Interruptions(Part):

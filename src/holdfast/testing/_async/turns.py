@@ -1,0 +1,238 @@
+"""Taking turns: exclusion, waiting, skipping, re-entry."""
+
+from __future__ import annotations
+
+import time
+from math import inf
+
+import pytest
+
+from ..._async.locks import AsyncLocks
+from ...errors import NotAcquired, Unsupported, WouldDeadlock
+from .crew import Crew, Flag, asynchronous, open_locks, pause
+from .declared import AsyncBetweenProcesses, AsyncDetaching, AsyncInOrderOfArrival
+from .part import OVERRUN, AsyncPart, SomethingWrong, is_free, until_waiting
+
+
+class AsyncTakingTurns(AsyncPart):
+    """What every engine promises to those who want the lock: one at a time, and no longer than they would wait."""
+
+    @asynchronous
+    async def test_every_declared_capability_is_tested(self, target: str) -> None:
+        async with open_locks(target) as locks:
+            declared = locks.capabilities
+        assert isinstance(self, AsyncBetweenProcesses) == (declared.scope != "process")
+        assert isinstance(self, AsyncInOrderOfArrival) == declared.fair
+        assert isinstance(self, AsyncDetaching) == declared.detachable
+
+    @asynchronous
+    async def test_what_is_not_declared_is_refused_at_once(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            async with locks.hold(key) as held:
+                if not locks.capabilities.detachable:
+                    with pytest.raises(Unsupported):
+                        await held.detach()
+                    with pytest.raises(Unsupported):
+                        locks.attach("holdfast1:key%3Aany:secret")
+                if not locks.capabilities.fenced:
+                    with pytest.raises(Unsupported):
+                        _ = held.fence
+                if not locks.capabilities.expiring:
+                    assert held.remaining == inf
+                    with pytest.raises(Unsupported):
+                        await held.extend(10)
+                    with pytest.raises(Unsupported, match="ttl"):
+                        locks.hold(key, ttl=10)
+                held.check()
+
+    # One at a time
+
+    @asynchronous
+    async def test_a_held_lock_is_busy_until_its_block_ends(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, open_locks(target) as others, Crew() as crew:
+            async with locks.hold(key) as held:
+                assert str(held.key) == f"key:{key}"
+                assert not await crew.start(is_free, others, key).result()
+            assert await crew.start(is_free, others, key).result()
+
+    @asynchronous
+    async def test_one_worker_at_a_time_and_no_update_lost(self, target: str, key: str) -> None:
+        total = 0
+
+        async def add(locks: AsyncLocks) -> None:
+            nonlocal total
+            for _ in range(20):
+                async with locks.hold(key):
+                    before = total
+                    await pause(0)
+                    total = before + 1
+
+        async with open_locks(target) as locks, open_locks(target) as others:
+            async with Crew() as crew:
+                for number in range(8):
+                    crew.start(add, locks if number % 2 else others)
+            assert total == 8 * 20
+            assert await is_free(locks, key)
+
+    @asynchronous
+    async def test_different_keys_do_not_wait_for_each_other(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, open_locks(target, space="elsewhere") as elsewhere, Crew() as crew:
+            async with locks.hold(key):
+                assert await crew.start(is_free, locks, f"{key}-other").result()
+                assert await crew.start(is_free, elsewhere, key).result()
+
+    # Waiting
+
+    @asynchronous
+    async def test_a_waiter_gets_the_lock_when_it_is_released(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+
+            async def wait() -> int:
+                async with locks.hold(key):
+                    return 7
+
+            async with locks.hold(key):
+                waiter = crew.start(wait)
+                await until_waiting(locks, key)
+                assert not waiter.done
+            assert await waiter.result() == 7
+
+    @asynchronous
+    async def test_wait_zero_tries_once(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+
+            async def at_once() -> float:
+                start = time.monotonic()
+                with pytest.raises(NotAcquired) as caught:
+                    async with locks.hold(key, wait=0):
+                        raise AssertionError("two holders")
+                assert caught.value.key is not None and caught.value.key.name == key
+                return time.monotonic() - start
+
+            async with locks.hold(key):
+                assert await crew.start(at_once).result() < OVERRUN
+            async with locks.hold(key, wait=0):
+                pass
+
+    @asynchronous
+    async def test_a_wait_ends_at_its_deadline(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+
+            async def wait() -> float:
+                start = time.monotonic()
+                with pytest.raises(NotAcquired):
+                    async with locks.hold(key, wait=0.2):
+                        raise AssertionError("two holders")
+                return time.monotonic() - start
+
+            async with locks.hold(key):
+                waited = await crew.start(wait).result()
+            assert 0.199 <= waited < 0.2 + OVERRUN
+            assert await is_free(locks, key)
+
+    @asynchronous
+    async def test_a_deadline_does_not_start_again_when_the_lock_changes_hands(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+            stop, passing = Flag(), Flag()
+
+            async def pass_around() -> None:
+                while not stop.raised:
+                    async with locks.hold(key):
+                        passing.raise_()
+                        await pause(0.03)
+
+            async def wait() -> float:
+                start = time.monotonic()
+                try:
+                    async with locks.hold(key, wait=0.3):
+                        pass
+                except NotAcquired:
+                    pass
+                return time.monotonic() - start
+
+            for _ in range(4):
+                crew.start(pass_around)
+            await passing.wait()
+            assert await crew.start(wait).result() < 0.3 + OVERRUN
+            stop.raise_()
+
+    @asynchronous
+    async def test_a_tiny_wait_is_a_short_one_not_an_endless_one(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+
+            async def wait() -> float:
+                start = time.monotonic()
+                with pytest.raises(NotAcquired):
+                    async with locks.hold(key, wait=0.0001):
+                        raise AssertionError("two holders")
+                return time.monotonic() - start
+
+            async with locks.hold(key):
+                assert await crew.start(wait).result() < OVERRUN
+
+    @asynchronous
+    async def test_a_waiter_that_gave_up_does_not_hold_up_the_next(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+
+            async def give_up() -> None:
+                with pytest.raises(NotAcquired):
+                    async with locks.hold(key, wait=0.1):
+                        raise AssertionError("two holders")
+
+            async def wait() -> bool:
+                async with locks.hold(key):
+                    return True
+
+            async with locks.hold(key):
+                gone = crew.start(give_up)
+                await until_waiting(locks, key)
+                patient = crew.start(wait)
+                await gone.result()
+            assert await patient.result()
+
+    # Skipping
+
+    @asynchronous
+    async def test_a_busy_try_gives_none_and_runs_the_body(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+
+            async def body_fails() -> None:
+                async with locks.try_hold(key) as held:
+                    assert held is None
+                    raise SomethingWrong
+
+            async with locks.hold(key):
+                with pytest.raises(SomethingWrong):
+                    await crew.start(body_fails).result()
+            async with locks.try_hold(key) as held:
+                assert held is not None
+                assert not await crew.start(is_free, locks, key).result()
+
+    # Re-entry
+
+    @asynchronous
+    async def test_re_entry_is_an_error_at_once_and_the_outer_lock_stays(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, open_locks(target) as others, Crew() as crew:
+            async with locks.hold(key) as held:
+                for client in (locks, others):
+                    with pytest.raises(WouldDeadlock):
+                        async with client.hold(key):
+                            raise AssertionError("two holders")
+                    async with client.try_hold(key) as again:
+                        assert again is None
+                held.check()
+                assert not await crew.start(is_free, others, key).result()
+
+    @asynchronous
+    async def test_work_that_is_spawned_in_a_block_is_not_a_re_entry(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks, Crew() as crew:
+
+            async def wait() -> bool:
+                async with locks.hold(key):
+                    return True
+
+            async with locks.hold(key):
+                spawned = crew.start(wait)
+                await until_waiting(locks, key)
+                assert not spawned.done
+            assert await spawned.result()

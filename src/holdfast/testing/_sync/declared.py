@@ -1,0 +1,110 @@
+# Written by scripts/mirror.py from _async/declared.py. Change that file, then run: make mirror
+"""What an engine promises if it declares it: one part for each capability."""
+
+from __future__ import annotations
+
+import pytest
+
+from ...errors import InvalidOption, NotHeld
+from ..child import Child
+from .crew import Crew, open_locks, synchronous
+from .part import Part, is_free, until_waiting
+
+
+class BetweenProcesses(Part):
+    """For engines whose ``scope`` is more than one process."""
+
+    @synchronous
+    def test_processes_take_turns_and_lose_no_update(self, target: str, key: str, tmp_path: object) -> None:
+        counter = f"{tmp_path}/counter"
+        with open(counter, "w") as file:
+            file.write("0")
+        with open_locks(target) as locks:
+            children = [Child(target) for _ in range(3)]
+            try:
+                with locks.hold(key):
+                    for child in children:
+                        child.send("count", key, counter, "20")
+                for child in children:
+                    assert child.answer() == "done"
+            finally:
+                for child in children:
+                    child.end()
+            with open(counter) as file:
+                assert file.read() == str(3 * 20)
+
+    @synchronous
+    def test_a_killed_holder_leaves_the_lock_to_the_next(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            child = Child(target)
+            try:
+                assert child.ask("hold", key).startswith("held")
+                assert not is_free(locks, key)
+            finally:
+                child.kill()
+            with locks.hold(key):  # in time, or NotAcquired
+                pass
+
+
+class InOrderOfArrival(Part):
+    """For engines that are ``fair``."""
+
+    @synchronous
+    def test_waiters_are_served_in_order_of_arrival(self, target: str, key: str) -> None:
+        with open_locks(target) as locks, Crew() as crew:
+            served: list[int] = []
+
+            def wait(number: int) -> None:
+                with locks.hold(key):
+                    served.append(number)
+
+            with locks.hold(key):
+                jobs = []
+                for number in range(8):
+                    jobs.append(crew.start(wait, number))
+                    until_waiting(locks, key, number + 1)
+            for job in jobs:
+                job.result()
+            assert served == list(range(8))
+
+
+class Detaching(Part):
+    """For engines whose locks are ``detachable``."""
+
+    @synchronous
+    def test_a_detached_lock_stays_held_until_it_is_attached_and_released(self, target: str, key: str) -> None:
+        with open_locks(target) as locks, Crew() as crew:
+            with locks.hold(key) as held:
+                token = held.detach()
+                with pytest.raises(NotHeld):
+                    held.check()
+            assert not is_free(locks, key)
+            with locks.attach(token) as taken_up:
+                taken_up.check()
+                assert taken_up.key == held.key
+                assert not crew.start(is_free, locks, key).result()
+            assert is_free(locks, key)
+
+    @synchronous
+    def test_a_stale_token_is_refused_and_touches_nobody(self, target: str, key: str) -> None:
+        with open_locks(target) as locks, Crew() as crew:
+            with locks.hold(key) as held:
+                token = held.detach()
+            with locks.attach(token):
+                pass
+            with pytest.raises(NotHeld):  # free
+                locks.attach(token).__enter__()
+            with locks.hold(key) as held:
+                present_token = held.detach()
+            with pytest.raises(NotHeld):  # detached anew
+                locks.attach(token).__enter__()
+            with locks.attach(present_token):
+                pass
+            with locks.hold(key) as present:  # held
+                with pytest.raises(NotHeld):
+                    with locks.attach(token):
+                        raise AssertionError("two holders")
+                present.check()
+                assert not crew.start(is_free, locks, key).result()
+            with pytest.raises(InvalidOption):
+                locks.attach("not a token")

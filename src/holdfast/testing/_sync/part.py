@@ -1,0 +1,47 @@
+# Written by scripts/mirror.py from _async/part.py. Change that file, then run: make mirror
+"""What the parts of the contract share: who is tested, and how a test sees what others do."""
+
+from __future__ import annotations
+
+from uuid import uuid4
+
+import pytest
+
+from ..._sync.locks import Locks
+from .crew import pause
+
+OVERRUN = 0.5
+"""How much later than its deadline a wait may end on a busy machine. It is far less than a second deadline would be."""
+
+
+class SomethingWrong(Exception):
+    pass
+
+
+def until_waiting(locks: Locks, key: str, waiters: int = 1) -> None:
+    """Returns when so many wait for the key, as far as the engine can tell, and have had a moment to do so."""
+    for _ in range(2000):
+        found = [holder for holder in locks.holders() if holder.key == f"key:{key}"]
+        if found and (found[0].waiting is None or found[0].waiting >= waiters):
+            break
+        pause(0.005)
+    else:
+        raise AssertionError(f"{waiters} waiters for {key} were never seen")
+    pause(0.02)
+
+
+def is_free(locks: Locks, key: str) -> bool:
+    with locks.try_hold(key) as held:
+        return held is not None
+
+
+class Part:
+    """Subclass a part and give it a ``target``: a URL, or ``module:function`` for a function that makes the engine."""
+
+    @pytest.fixture
+    def target(self) -> str:
+        raise NotImplementedError("override the fixture `target`")
+
+    @pytest.fixture
+    def key(self) -> str:
+        return f"contract-{uuid4().hex}"
