@@ -97,7 +97,9 @@ def test_clients_that_share_connections_close_one_by_one(url: str, db: psycopg.C
     held = second.hold(3, 11).__enter__()
     waiter, outcome = in_thread(lambda: second.hold(3, 12, wait=PATIENCE).__enter__())
     wait_until(lambda: server.waiting(12), "nobody stood in the server's queue")
+    began = time.monotonic()
     first.close()
+    assert time.monotonic() - began < 1, "closing waited for the other's wait"
     assert theirs.lost and not server.advisory_locks(13), "what the closed client held is not free"
     held.check()
     assert server.holder(11) and server.waiting(12), "the other client lost its lock or its place"
