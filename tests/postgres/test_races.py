@@ -89,6 +89,27 @@ def test_closing_one_client_leaves_the_waiters_of_another_in_the_queue(
     second.close()
 
 
+def test_clients_that_share_connections_close_one_by_one(url: str, db: psycopg.Connection[Any], server: Server) -> None:
+    db.execute("select pg_advisory_lock(3, 12)")
+    address = f"{url}&application_name=shared"
+    first, second = Locks.from_url(address), Locks.from_url(address)
+    theirs = first.hold(3, 13).__enter__()
+    held = second.hold(3, 11).__enter__()
+    waiter, outcome = in_thread(lambda: second.hold(3, 12, wait=PATIENCE).__enter__())
+    wait_until(lambda: server.waiting(12), "nobody stood in the server's queue")
+    began = time.monotonic()
+    first.close()
+    assert time.monotonic() - began < 1, "closing waited for the other's wait"
+    assert theirs.lost and not server.advisory_locks(13), "what the closed client held is not free"
+    held.check()
+    assert server.holder(11) and server.waiting(12), "the other client lost its lock or its place"
+    db.execute("select pg_advisory_unlock(3, 12)")
+    waiter.join(PATIENCE)
+    outcome[0].release()
+    second.close()
+    wait_until(lambda: not server.connections("shared"), "connections were left open")
+
+
 def test_close_ends_a_wait_for_a_connection(url: str) -> None:
     with proxy(url) as network:
         network.freeze()
@@ -142,18 +163,28 @@ def test_a_release_that_is_interrupted_in_the_queue_leaves_the_connection_usable
         outcome[0].release()
 
 
+def test_a_try_on_a_silent_server_is_ended_by_close(url: str) -> None:
+    """A try waits for its answer, not for a deadline of its own that close() could move."""
+    with proxy(url) as network:
+        locks = Locks.from_url(network.url)
+        with locks.hold(3, 10):
+            pass
+        network.freeze()
+        tries, outcome = in_thread(lambda: locks.try_hold(3, 10).__enter__())
+        wait_until(lambda: hub_of(locks).shared[0].in_flight, "nobody asks")
+        closer, _ = in_thread(locks.close)
+        tries.join(5)
+        assert isinstance(outcome[0], ClientClosed), outcome
+        closer.join(PATIENCE)
+
+
 def test_anybody_may_notify_anything(url: str, db: psycopg.Connection[Any]) -> None:
     lost = threading.Event()
     with Locks.from_url(url) as locks:
-        with pytest.raises(LockLost), locks.hold(3, 8, on_lost=lambda held: lost.set()) as held:
-            db.execute("select pg_notify('holdfast_evict', 'garbage'), pg_notify('holdfast_evict', '')")
-            with Locks.from_url(url, max_waiting=3) as other:
-                assert other.evict(3, 9) is False
-            time.sleep(0.3)  # the connection is looked at every 0.1 s
-            held.check()
-            with locks.hold(3, 9, wait=2):
-                pass
-            db.execute("select pg_notify('holdfast_evict', '3:8')")
-            assert lost.wait(2), "the courier is dead"
-            with pytest.raises(LockLost):
-                held.check()
+        with pytest.raises(LockLost):
+            with locks.hold(3, 8, on_lost=lambda held: lost.set()):
+                db.execute("select pg_notify('holdfast_evict', 'garbage'), pg_notify('holdfast_evict', '')")
+                db.execute("select pg_notify('holdfast_evict', '3:9')")
+                assert not lost.wait(0.4), "garbage cost a holder its lock"  # looked at every 0.1 s
+                db.execute("select pg_notify('holdfast_evict', '3:8')")
+                assert lost.wait(2), "the courier is dead"

@@ -29,6 +29,11 @@ def test_ten_thousand_locks_are_held_on_at_most_four_connections(url: str, serve
     async def main() -> None:
         async with AsyncLocks.from_url(f"{url}&application_name=tenthousand") as locks:
             inside, leave = asyncio.Semaphore(0), asyncio.Event()
+            async with locks.hold(5, count):
+                pass
+            hub = locks._client.engine._hub  # type: ignore[attr-defined]
+            all_asked = threading.Event()
+            hub.courier.call(lambda: all_asked.wait(PATIENCE))  # all of them go out at once
 
             async def hold(number: int) -> None:
                 key = (5, number) if form == "pair" else (f"key-{number}",)
@@ -38,6 +43,8 @@ def test_ten_thousand_locks_are_held_on_at_most_four_connections(url: str, serve
 
             began = time.monotonic()
             tasks = [asyncio.create_task(hold(number)) for number in range(count)]
+            await asyncio.to_thread(wait_until, lambda: len(hub.lines.by_key) >= count, "not everybody has asked")
+            all_asked.set()
             for _ in tasks:
                 await asyncio.wait_for(inside.acquire(), PATIENCE)
             print(f"{count} locks in {time.monotonic() - began:.2f} s on {server.connections('tenthousand')}")

@@ -207,8 +207,10 @@ class Hub(Duty):
         return lost
 
     def busy_connections(self) -> list[LockConnection]:
+        """Those that were asked something which the server answers at once; not those that stand in its queues."""
         with self.mutex:
-            return [connection for connection in (*self.shared, *self.wishes.connections) if connection.duty]
+            connections = (*self.shared, *self.wishes.connections)
+            return [connection for connection in connections if connection.pending or connection.in_flight]
 
     def look_at_idle_connections(self) -> bool:
         """Notices lost connections. Returns whether there is anything to look after."""
