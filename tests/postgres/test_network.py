@@ -181,9 +181,9 @@ def test_ctrl_c_gets_out_of_a_silent_round_trip_at_once(network: Proxy, server: 
 
 
 def test_a_release_on_a_silent_server_ends_and_says_so(network: Proxy, server: Server, monkeypatch: Any) -> None:
-    from holdfast.engines.postgres import hub
+    from holdfast.engines.postgres import requests
 
-    monkeypatch.setattr(hub, "ANSWER_SECONDS", 0.3)
+    monkeypatch.setattr(requests, "ANSWER_SECONDS", 0.3)
     with Locks.from_url(network.url) as locks:
         took: list[float] = []
 

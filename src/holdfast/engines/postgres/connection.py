@@ -36,6 +36,8 @@ _TIMES: Final = 3
 """How often a statement is tried again that a stray cancel hit."""
 _MANY: Final = 500
 """How many keys go into one statement: it must fit the socket's buffer, since only answers are waited for (16 kB)."""
+_AT_ONCE: Final = 1
+"""Milliseconds in which an answer is expected."""
 _LOOK_UP: Final = 0.25
 """How often a thread that waits for the server sees whether it still has to."""
 
@@ -57,9 +59,7 @@ class LockConnection:
         self.duty = False
         """Whether somebody, or the courier, is at work on it."""
         self.served_by = 0
-        """The thread that is at work on it now."""
-        self.in_thread = False
-        """Whether that is a caller's thread, which then is the one to close it."""
+        """The caller's thread that is at work on it now, and then is the one to close it; 0 if it is the courier."""
         self.trip: Trip | None = None
         self.broken: BaseException | None = None
         self._connection = opened.connection
@@ -68,16 +68,15 @@ class LockConnection:
 
     # Who drives a round trip
 
-    def serve_in_thread(self, deadline: Deadline, alone: Request | None = None) -> None:
+    def serve_in_thread(self, request: Request, *, alone: bool) -> None:
         """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
-        self.served_by = get_ident()
-        self.in_thread = True
+        self.served_by = here = get_ident()
         try:
-            if self.broken is not None or (alone is not None and self._serve_alone(alone, deadline)):
+            if self.broken is not None or (alone and self._serve_alone(request)):
                 return
             self.trip = self.trip or self.serve()
             for _ in self.trip:
-                if not self.readable(deadline):
+                if not self.readable(request.deadline):
                     self.hub.drive_soon(self)
                     return
             self.trip = None
@@ -92,11 +91,11 @@ class LockConnection:
                 self.hub.broke(self, psycopg.OperationalError("interrupted in the middle of a round trip"))
             raise
         finally:
-            self.in_thread = False
-            if self.broken is not None:
+            if self.broken is not None and self.served_by == here:
+                self.served_by = 0
                 self.close()
 
-    def _serve_alone(self, request: Request, deadline: Deadline) -> bool:
+    def _serve_alone(self, request: Request) -> bool:
         """The common case straight on: one lock to take or give back, nobody else asks, and the answer comes at once.
 
         False if it is not that case, or has turned out not to be: then ``trip`` is what is left to do.
@@ -109,7 +108,8 @@ class LockConnection:
         pg, attempts = self.pg, type(request) is Try
         pg.send_query_prepared(line.form.attempt if attempts else line.form.unlock, line.parameters)
         self.trip = self._rest_of(request)
-        if not self.readable(deadline):
+        # Most answers come at once: only then is it asked how long to wait for one.
+        if not self._poll.poll(_AT_ONCE) and not self.readable(request.deadline):
             self.hub.drive_soon(self)
             return True
         pg.consume_input()
@@ -255,7 +255,7 @@ class LockConnection:
     def close(self) -> None:
         """Or, if a thread is at work on it, has that thread notice, and close it."""
         with self.hub.mutex:
-            if not self.in_thread:
+            if not self.served_by:
                 self._connection.close()
                 return
             try:

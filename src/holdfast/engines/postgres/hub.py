@@ -12,7 +12,6 @@ from typing import Any
 import psycopg
 
 from ... import fork
-from ...deadline import Deadline
 from ...errors import ClientClosed, WouldDeadlock
 from ...flow import ThreadWakeup, Wakeup
 from ...keys import PgKey
@@ -23,7 +22,7 @@ from .courier import Courier
 from .duty import Duty
 from .lines import HANDOVERS, Line, Lines, lines_of
 from .opening import Opener
-from .requests import ANSWER_SECONDS, Ask, Try, Unlock
+from .requests import Ask, Try, Unlock
 from .wishes import Wishes
 
 
@@ -145,7 +144,6 @@ class Hub(Duty):
             line.holder = None
             line.wanted = True
             request = Unlock(self, line)
-            request.deadline = Deadline.after(ANSWER_SECONDS)
             if wakeup is not None and (line.connection.duty or wakeup is not ThreadWakeup):
                 request.wakeup = wakeup()
             self.queue(request, line.connection)

@@ -9,6 +9,7 @@ A task leaves the work to the courier.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ...deadline import Deadline
@@ -58,7 +59,7 @@ class Request:
     def block(self) -> None:
         if self.serves:
             assert self.connection is not None
-            self.connection.serve_in_thread(self.deadline, alone=self)
+            self.connection.serve_in_thread(self, alone=True)
         try:
             while not self.settled and not self.deadline.passed:
                 if self.wakeup is None or self._hub.must_not_wait(self.connection):
@@ -66,7 +67,7 @@ class Request:
                 self.wakeup.sleep(self.deadline).block()
                 connection = self._hub.accept_duty(self) if self.offered else None
                 if connection is not None:
-                    connection.serve_in_thread(self.deadline)
+                    connection.serve_in_thread(self, alone=False)
         finally:
             if self.sleeps:  # left at the deadline, or by Ctrl-C
                 self._hub.nobody_sleeps(self)
@@ -106,6 +107,11 @@ class Unlock(Request):
     def __init__(self, hub: Hub, line: Line) -> None:
         self._hub = hub
         self.line = line
+
+    @cached_property
+    def deadline(self) -> Deadline:  # type: ignore[override]
+        # Made when the answer does not come at once, which is seldom.
+        return Deadline.after(ANSWER_SECONDS)
 
 
 class Ask(Request):
