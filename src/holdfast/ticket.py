@@ -127,13 +127,21 @@ class Ticket:
 
     def lose(self, reason: str) -> bool:
         """Marks a held lock as lost and tells the holder. True for the one caller that made it so."""
-        if not self._leave_held(State.LOST, reason):
+        if not self.mark_lost(reason):
             return False
+        self.tell_lost()
+        return True
+
+    def mark_lost(self, reason: str) -> bool:
+        """The first half of ``lose``: runs nobody else's code, so it may be called under a mutex."""
+        return self._leave_held(State.LOST, reason)
+
+    def tell_lost(self) -> None:
+        """The second half of ``lose``: calls the holder's callback, which may take its time."""
         with _transitions:
             callback, self._on_lost = self._on_lost, None
         if callback is not None:
             callback()
-        return True
 
     def tell_when_lost(self, callback: Callable[[], None]) -> None:
         """Has ``callback`` called once if the lock is lost, at once if it is lost already. It must not raise."""

@@ -181,3 +181,24 @@ def test_no_secret_is_in_any_error(tmp_path: Path) -> None:
     with pytest.raises(BackendUnavailable) as caught:
         Locks.from_url("postgresql://me:s3cret@127.0.0.1:1/app").hold("a", wait=5).__enter__()
     assert "s3cret" not in str(caught.value) + repr(caught.value.__cause__)
+
+
+def test_a_slow_callback_keeps_nobody_else_from_knowing(url: str, server: Server) -> None:
+    asked, go_on = threading.Event(), threading.Event()
+
+    def slow(held: object) -> None:
+        asked.set()
+        go_on.wait(PATIENCE)
+
+    with Locks.from_url(url, max_connections=1) as locks:
+        blocks = [locks.hold(1, 1010, on_lost=slow), locks.hold(1, 1011)]
+        first, second = (block.__enter__() for block in blocks)
+        server.terminate(server.holder(1010))
+        assert asked.wait(WITHIN)
+        assert first.lost and second.lost  # told or not, both are marked
+        with locks.hold(1, 1012, wait=PATIENCE):  # and the client works on
+            pass
+        go_on.set()
+        for block in blocks:
+            with pytest.raises(LockLost):
+                block.__exit__(None, None, None)

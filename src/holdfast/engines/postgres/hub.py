@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import partial
+from threading import Thread
 from typing import Any
 
 import psycopg
@@ -176,13 +177,14 @@ class Hub(Duty):
         """The connection is gone, and with it all that was held on it."""
         with self.mutex:
             lost = self._take_apart(connection, error) if connection.broken is None else []
-        reason = str(error).partition("\n")[0]
-        for ticket in lost:
-            ticket.lose(f"its connection to PostgreSQL broke: {reason}")
+        if lost:
+            _beside("holdfast-loss", partial(_tell_all, lost))
         connection.close()
 
     def _take_apart(self, connection: LockConnection, error: BaseException) -> list[Ticket]:
+        """Who has lost a lock, marked so before anybody else can get it."""
         connection.broken = error
+        reason = "its connection to PostgreSQL broke: " + str(error).partition("\n")[0]
         self.wishes.forget(connection)
         if connection in self.shared:
             self.shared.remove(connection)
@@ -191,7 +193,8 @@ class Hub(Duty):
         freed: dict[PgKey, Line] = {line.key: line for line in connection.lines.values()}
         freed.update({request.line.key: request.line for request in requests if isinstance(request, Try | Unlock)})
         freed.update({line.key: line for line in self.lines.by_key.values() if line.waits_on is connection})
-        lost = [line.holder for line in freed.values() if line.holder is not None]
+        holders = [line.holder for line in freed.values() if line.holder is not None]
+        lost = [ticket for ticket in holders if ticket.mark_lost(reason)]
         connection.lines.clear()
         for line in freed.values():
             line.holder = line.connection = line.waits_on = None
@@ -235,7 +238,7 @@ class Hub(Duty):
             key = PgKey(int(classid) if classid else None, int(objid))
         except ValueError:
             return  # not from us: anybody who can connect may notify
-        self.courier.call(partial(self.evict_here, key))
+        _beside("holdfast-evict", partial(self.evict_here, key))
 
     def evict_here(self, key: PgKey) -> LockConnection | None:
         """Takes the lock from its holder in this process, if there is one. The connection that will unlock it."""
@@ -279,3 +282,13 @@ class Hub(Duty):
 
 def _closed() -> ClientClosed:
     return ClientClosed("this client was closed; make a new one with from_url()")
+
+
+def _tell_all(tickets: list[Ticket]) -> None:
+    for ticket in tickets:
+        ticket.tell_lost()
+
+
+def _beside(name: str, work: Callable[[], object]) -> None:
+    """In a thread of its own: a holder's callback may take its time, or locks, and the courier has others to see to."""
+    Thread(target=work, name=name, daemon=True).start()
