@@ -188,12 +188,10 @@ class Client:
     # For operators, and the end
 
     def holders(self) -> Flow[list[Holder]]:
-        self._check_open()
         yield from self._open(Deadline.after(DEFAULT_WAIT))
         return (yield from self.engine.holders())
 
     def evict(self, key: Key, force: bool) -> Flow[bool]:
-        self._check_open()
         yield from self._open(Deadline.after(DEFAULT_WAIT))
         return (yield from self.engine.evict(key, force=force))
 
@@ -266,7 +264,7 @@ class Client:
 
     def _check_open(self) -> None:
         if self.closed:
-            raise ClientClosed("this client was closed; make a new one with from_url()")
+            raise ClientClosed
 
     def _checked_ttl(self, ttl: float | None, key: Key | None) -> float | None:
         expiring = self.engine.capabilities.expiring

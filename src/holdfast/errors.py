@@ -55,7 +55,7 @@ class BackendUnavailable(LockError):
 
 
 class ClientClosed(LockError):
-    """The client was closed."""
+    """This client was closed; make a new one with from_url()"""
 
 
 class InvalidKey(LockError, ValueError):

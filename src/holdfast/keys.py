@@ -33,7 +33,6 @@ class PgKey(NamedTuple):
     objid: int
 
 
-KeyPart: TypeAlias = "str | int"
 KeyLike: TypeAlias = "Key | str | tuple[int, int]"
 """What callers may name a lock by: a string, or a namespace and an entity id."""
 

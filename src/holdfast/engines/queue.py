@@ -9,9 +9,8 @@ from collections import OrderedDict
 from collections.abc import Hashable
 
 from .. import fork
-from ..errors import WouldDeadlock
 from ..ticket import State, Ticket
-from .late import Late
+from .late import Late, refuse_amid
 
 
 class Queue:
@@ -38,10 +37,7 @@ class Queues(Late):
 
     def enter(self, ticket: Ticket) -> bool:
         """Takes the lock if it is free; else puts a ticket that waits at the end of its queue."""
-        if self.mutex._is_owned():
-            raise WouldDeadlock(
-                f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key
-            )
+        refuse_amid(self.mutex, ticket)
         try:
             with self.mutex:
                 queue = self._by_wire.get(ticket.wire)

@@ -11,12 +11,12 @@ from threading import Lock
 from typing import Final
 
 from ... import fork
-from ...errors import BackendUnavailable, InvalidOption, WouldDeadlock
+from ...errors import BackendUnavailable, InvalidOption
 from ...flow import Call, Flow, at_once
 from ...keys import Key
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Holder, told
-from ..late import Late
+from ..late import Late, refuse_amid
 from . import blockers
 from .grip import Grip, read_record, take
 from .holders import Here, holder_of, scan
@@ -66,10 +66,7 @@ class Folder(Late):
 
     def join(self, ticket: Ticket, name: str) -> Line | None:
         """The ticket's new line if it is the first in it. Else it waits its turn in the line, if it waits at all."""
-        if self.mutex._is_owned():
-            raise WouldDeadlock(
-                f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key
-            )
+        refuse_amid(self.mutex, ticket)
         with self.mutex:
             line = self.lines.get(name)
             if line is None:

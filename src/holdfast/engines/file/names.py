@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -20,6 +21,7 @@ class Names(NamedTuple):
     """A socket name in the kernel, held with the lock: it cannot be unlinked."""
 
 
+@lru_cache(maxsize=4096)
 def file_name(key: Key) -> str:
     """A readable start, then a digest: safe on file systems that fold case or normalise, and never too long."""
     start = "".join(char if char.isascii() and (char.isalnum() or char in "-_.") else "_" for char in key.text)

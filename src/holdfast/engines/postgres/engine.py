@@ -68,7 +68,7 @@ class PostgresEngine(Engine):
         while True:
             wakeup = new_wakeup()
             if not opener.begin(waits=False, wakeup=wakeup):
-                raise ClientClosed("this client was closed; make a new one with from_url()")
+                raise ClientClosed
             yield wakeup.sleep(deadline)
             if self.ready:
                 return

@@ -13,10 +13,11 @@ from typing import Any
 import psycopg
 
 from ... import fork
-from ...errors import ClientClosed, WouldDeadlock
+from ...errors import ClientClosed
 from ...flow import ThreadWakeup, Wakeup
 from ...keys import PgKey
 from ...ticket import State, Ticket
+from ..late import refuse_amid
 from .connect import Identity, Opened, open_connection
 from .connection import LockConnection
 from .courier import Courier
@@ -96,13 +97,10 @@ class Hub(Duty):
 
     def join(self, ticket: Ticket, key: PgKey) -> Try | None:
         """Puts the ticket into its line. What is asked of the server if it is the first there, else None."""
-        if self.mutex._is_owned():
-            raise WouldDeadlock(
-                f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key
-            )
+        refuse_amid(self.mutex, ticket)
         with self.mutex:
             if self._closed:
-                raise _closed()
+                raise ClientClosed
             line = self.lines.join(ticket, key, self)
             if line is None:
                 return None
@@ -262,7 +260,7 @@ class Hub(Duty):
         with self.mutex:
             self._closed = True
             for line in list(self.lines.by_key.values()):
-                self._fail(line, _closed(), of=self)
+                self._fail(line, ClientClosed(), of=self)
         if self._courier is not None:
             self._courier.stop()
         with self.mutex:
@@ -278,10 +276,6 @@ class Hub(Duty):
         for connection in (*self.shared, *self.wishes.connections):
             connection.abandon_in_child()
         self._begin()
-
-
-def _closed() -> ClientClosed:
-    return ClientClosed("this client was closed; make a new one with from_url()")
 
 
 def _tell_all(tickets: list[Ticket]) -> None:
