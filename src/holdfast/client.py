@@ -66,7 +66,14 @@ class Client:
     def key(self, parts: tuple[object, ...]) -> Key:
         return key_of(self._space, parts)
 
-    def ticket(self, key: Key, wait: float | None | Unset, ttl: float | None | Unset, note: str | None) -> Ticket:
+    def ticket(
+        self,
+        key: Key,
+        wait: float | None | Unset,
+        ttl: float | None | Unset,
+        note: str | None,
+        owner: str | None = None,
+    ) -> Ticket:
         """A ticket for a call with these options. Every mistake in them comes out here, before anything is acquired."""
         return Ticket(
             key,
@@ -75,6 +82,7 @@ class Client:
             self._wait if isinstance(wait, Unset) else seconds("wait", wait),
             self._ttl if isinstance(ttl, Unset) else self._checked_ttl(ttl, key),
             note if note is None else _checked_note(note),
+            owner if owner is None else self._checked_owner(owner, key),
         )
 
     def tickets(
@@ -252,7 +260,7 @@ class Client:
     def _may_wait(self, ticket: Ticket, owner: Owner, loop: AbstractEventLoop | None) -> bool:
         """Judges re-entry, certain dead-locks and lock order. False for a try that finds its own lock."""
         own = owner.held.get(ticket.lock)
-        if own is not None and own.held:
+        if own is not None and own.held and not _taken_anew(ticket, own):
             if not ticket.waits:
                 return False
             raise WouldDeadlock(f"{ticket.key} is held by this very {owner.name} already", key=ticket.key)
@@ -266,7 +274,12 @@ class Client:
                     key=ticket.key,
                 )
             order.check(self._order, owner, ticket)
-        if self._blocks and loop is not None and (holder := holder_in_loop(loop, ticket.lock)) is not None:
+        if (
+            self._blocks
+            and loop is not None
+            and (holder := holder_in_loop(loop, ticket.lock)) is not None
+            and not _taken_anew(ticket, holder.held.get(ticket.lock))
+        ):
             raise WouldDeadlock(
                 f"{ticket.key} is held by {holder.name} of the event loop that this blocking call would stop; "
                 "use AsyncLocks here",
@@ -296,9 +309,21 @@ class Client:
             raise InvalidOption(f"ttl={ttl!r}: a lease lasts more than 0 seconds, and ends", key=key)
         return checked
 
+    def _checked_owner(self, owner: str, key: Key) -> str:
+        if not isinstance(owner, str) or not owner:
+            raise InvalidOption(f"owner={owner!r}: give a string that is not empty", key=key)
+        if not self.engine.capabilities.detachable:
+            raise self.engine.unsupported("owner=", NOT_DETACHABLE, key)
+        return owner
+
     def _start_afresh(self) -> None:
         self._mutex = Lock()
         self._tickets = set()
+
+
+def _taken_anew(ticket: Ticket, own: Ticket | None) -> bool:
+    """Whether the ticket would get the lock from ``own``, since both are of one owner that the caller chose."""
+    return own is not None and ticket.owner_text is not None and ticket.owner_text == own.owner_text
 
 
 def _checked_space(space: str) -> str:

@@ -34,7 +34,7 @@ class State:
 
 
 class Ticket:
-    """See the module. Engines read ``key lock wait deadline ttl note``, and call ``granted`` and ``lose``."""
+    """See the module. Engines read ``key lock wait deadline ttl note owner_text``, call ``granted`` and ``lose``."""
 
     __slots__ = (
         "_on_lost",
@@ -48,6 +48,7 @@ class Ticket:
         "new_wakeup",
         "note",
         "owner",
+        "owner_text",
         "reason",
         "server",
         "since",
@@ -66,6 +67,7 @@ class Ticket:
         wait: float | None = None,
         ttl: float | None = None,
         note: str | None = None,
+        owner_text: str | None = None,
     ) -> None:
         self.key = key
         self.server: Hashable = None
@@ -77,6 +79,8 @@ class Ticket:
         self.wait = wait
         self.ttl = ttl
         self.note = note
+        self.owner_text = owner_text
+        """The owner that the caller chose, if any: a lock that this owner holds already is given to it anew."""
         self.new_wakeup = new_wakeup
         self.wakeup: Wakeup | None = None
         self.owner: Owner | None = None

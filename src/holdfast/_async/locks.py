@@ -68,6 +68,7 @@ class AsyncLocks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
     ) -> AsyncHold: ...
 
@@ -81,6 +82,7 @@ class AsyncLocks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
     ) -> AsyncHold: ...
 
@@ -90,14 +92,17 @@ class AsyncLocks:
         wait: float | None | Unset = UNSET,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        owner: str | None = None,
         on_lost: OnLost | None = None,
     ) -> AsyncHold:
         """Holds the lock for a block: ``hold("nightly-report")`` or ``hold(LockNamespace.AGENT, 42)``.
 
         Raises ``NotAcquired`` when ``wait`` seconds have passed (0: tries once, None: no limit), ``WouldDeadlock`` when
         the caller holds it already. ``note`` is shown to operators; ``on_lost`` is called with the handle on a loss.
+        ``owner`` is a name of the caller's choice, such as a job's id: if that owner holds the lock already, in
+        whatever process, it is given at once, and the older handle has lost it.
         """
-        return AsyncHold(self._client, self._client.ticket(self._client.key(key), wait, ttl, note), on_lost)
+        return AsyncHold(self._client, self._client.ticket(self._client.key(key), wait, ttl, note, owner), on_lost)
 
     @overload
     def try_hold(
@@ -107,6 +112,7 @@ class AsyncLocks:
         *,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
     ) -> AsyncTryHold: ...
 
@@ -119,6 +125,7 @@ class AsyncLocks:
         *,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
     ) -> AsyncTryHold: ...
 
@@ -127,10 +134,11 @@ class AsyncLocks:
         *key: Any,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        owner: str | None = None,
         on_lost: OnLost | None = None,
     ) -> AsyncTryHold:
         """Like ``hold``, but tries once and gives the block None when the lock is busy, also by the caller itself."""
-        return AsyncTryHold(self._client, self._client.ticket(self._client.key(key), 0, ttl, note), on_lost)
+        return AsyncTryHold(self._client, self._client.ticket(self._client.key(key), 0, ttl, note, owner), on_lost)
 
     def hold_many(
         self,

@@ -69,6 +69,7 @@ class Locks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
     ) -> Hold: ...
 
@@ -82,6 +83,7 @@ class Locks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
     ) -> Hold: ...
 
@@ -91,14 +93,17 @@ class Locks:
         wait: float | None | Unset = UNSET,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        owner: str | None = None,
         on_lost: OnLost | None = None,
     ) -> Hold:
         """Holds the lock for a block: ``hold("nightly-report")`` or ``hold(LockNamespace.AGENT, 42)``.
 
         Raises ``NotAcquired`` when ``wait`` seconds have passed (0: tries once, None: no limit), ``WouldDeadlock`` when
         the caller holds it already. ``note`` is shown to operators; ``on_lost`` is called with the handle on a loss.
+        ``owner`` is a name of the caller's choice, such as a job's id: if that owner holds the lock already, in
+        whatever process, it is given at once, and the older handle has lost it.
         """
-        return Hold(self._client, self._client.ticket(self._client.key(key), wait, ttl, note), on_lost)
+        return Hold(self._client, self._client.ticket(self._client.key(key), wait, ttl, note, owner), on_lost)
 
     @overload
     def try_hold(
@@ -108,6 +113,7 @@ class Locks:
         *,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
     ) -> TryHold: ...
 
@@ -120,6 +126,7 @@ class Locks:
         *,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
     ) -> TryHold: ...
 
@@ -128,10 +135,11 @@ class Locks:
         *key: Any,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        owner: str | None = None,
         on_lost: OnLost | None = None,
     ) -> TryHold:
         """Like ``hold``, but tries once and gives the block None when the lock is busy, also by the caller itself."""
-        return TryHold(self._client, self._client.ticket(self._client.key(key), 0, ttl, note), on_lost)
+        return TryHold(self._client, self._client.ticket(self._client.key(key), 0, ttl, note, owner), on_lost)
 
     def hold_many(
         self,

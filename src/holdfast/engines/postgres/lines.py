@@ -69,7 +69,7 @@ class Line:
         self.connection: LockConnection | None = None
         """Where the server's lock is, while it is held here."""
         self.taker: Ticket | None = None
-        """The first of all, while its own thread asks the server: it is awake, and need not queue unless it has to wait."""
+        """The first of all, while its own thread asks the server. It is awake, and queues only if it has to wait."""
         self.waiting: OrderedDict[Ticket, Hub] = _NOBODY
         """Who waits, each with the hub of its client: a lock is held on a connection of its holder's own hub only."""
         self.handovers = 0
@@ -87,7 +87,7 @@ class Line:
         """
         while self.waiting and next(iter(self.waiting.values())) is hub:
             heir, _ = self.waiting.popitem(last=False)
-            # It cannot look at its state before the mutex is free again. Who has no wakeup yet is awake: a former taker.
+            # It cannot look at its state before the mutex is free again. Who has no wakeup is awake: a former taker.
             if heir.wakeup is None or heir.wakeup.wake():
                 heir.granted()
                 heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
