@@ -27,6 +27,7 @@ from .requests import Ask, Request, Try, Unlock
 
 if TYPE_CHECKING:
     from .hub import Hub
+    from .pilot import Pilot
 
 Trip = Generator[None, None, Any]
 Kind = TypeVar("Kind", Try, Unlock)
@@ -40,6 +41,7 @@ _AT_ONCE: Final = 1
 """Milliseconds in which an answer is expected."""
 _LOOK_UP: Final = 0.25
 """How often a thread that waits for the server sees whether it still has to."""
+_HOMELESS: Final = object()
 
 
 class LockConnection:
@@ -60,6 +62,10 @@ class LockConnection:
         """Whether somebody, or the courier, is at work on it."""
         self.served_by = 0
         """The caller's thread that is at work on it now, and then is the one to close it; 0 if it is the courier."""
+        self.home: Any = _HOMELESS
+        """The event loop whose tasks it serves; None if it serves threads."""
+        self.pilot: Pilot | None = None
+        """Who drives it in that loop."""
         self.trip: Trip | None = None
         self._sent: Request | None = None
         """The request of a thread that serves just itself, from when it is sent to when it is answered."""
@@ -68,6 +74,13 @@ class LockConnection:
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
 
+    @property
+    def is_homeless(self) -> bool:
+        """Whether it may be claimed: nobody has, or the loop that did is closed and not in the middle of something."""
+        if self.pilot is None:
+            return self.home is _HOMELESS
+        return not self.pilot.serves and bool(self.pilot.loop.is_closed())
+
     # Who drives a round trip
 
     def serve_in_thread(self, request: Request) -> None:
@@ -75,7 +88,7 @@ class LockConnection:
         self.served_by = here = get_ident()
         request.serves = False
         try:
-            if self.broken is not None or self._serve_alone(request):
+            if self.broken is not None or (self.trip is None and self._serve_alone(request)):
                 return
             self.trip = self.trip or self.serve()
             for _ in self.trip:
@@ -264,7 +277,9 @@ class LockConnection:
     def close(self) -> None:
         """Or, if a thread is at work on it, has that thread notice, and close it."""
         with self.hub.mutex:
-            if not self.served_by:
+            pilot = self.pilot
+            left_to_loop = pilot is not None and pilot.leave_to_loop(self._connection.close)
+            if not left_to_loop and (not self.served_by or pilot is not None):
                 self._connection.close()
                 return
             try:
