@@ -15,7 +15,7 @@ from math import inf
 from threading import TIMEOUT_MAX
 from threading import Lock as Mutex
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
-from weakref import WeakKeyDictionary, WeakValueDictionary
+from weakref import WeakValueDictionary
 
 from .deadline import Deadline
 from .owner import running_loop
@@ -137,14 +137,9 @@ class TaskWakeup:
         if self._roused:
             return
         remaining = self._deadline.remaining
-        dozing = None
-        if remaining > _DOZE:
-            dozing = _dozing.get(self.loop)
-            if dozing is None:
-                dozing = _dozing[self.loop] = {}
-            if not dozing:
-                self.loop.call_later(_DOZE, _set_alarms, dozing)
-            dozing[self] = None
+        dozing = _dozing_in(self.loop) if remaining > _DOZE else None
+        if dozing is not None:
+            dozing.add(self)
         else:
             self.set_alarm()
         try:
@@ -155,7 +150,7 @@ class TaskWakeup:
             raise
         finally:
             if dozing is not None:
-                dozing.pop(self, None)
+                dozing.discard(self)
             if self._alarm is not None:
                 self._alarm.cancel()
                 self._alarm = None
@@ -173,14 +168,29 @@ class TaskWakeup:
 
 _DOZE: Final = 0.05
 """Seconds. Most waits are shorter than this, and a timer for each would cost more than the wait."""
-_dozing: WeakKeyDictionary[Any, dict[TaskWakeup, None]] = WeakKeyDictionary()
 
 
-def _set_alarms(dozing: dict[TaskWakeup, None]) -> None:
-    """The waits of a loop that are not so short after all."""
-    for wakeup in dozing:
-        wakeup.set_alarm()
-    dozing.clear()
+class _Dozing(set[TaskWakeup]):
+    """The waits of one loop that have just begun. It lives in the loop's own queue, like a bell, and goes with it."""
+
+    __slots__ = ()
+
+    def set_alarms(self) -> None:
+        """For those that are not so short after all."""
+        _dozings.pop(id(running_loop()), None)
+        while self:
+            self.pop().set_alarm()
+
+
+_dozings: WeakValueDictionary[int, _Dozing] = WeakValueDictionary()
+
+
+def _dozing_in(loop: AbstractEventLoop) -> _Dozing:
+    dozing = _dozings.get(id(loop))
+    if dozing is None:
+        dozing = _dozings[id(loop)] = _Dozing()
+        loop.call_later(_DOZE, dozing.set_alarms)
+    return dozing
 
 
 class Call:

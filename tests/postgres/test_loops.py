@@ -47,13 +47,13 @@ def in_flight(hub: Hub) -> bool:
     return any(connection.pilot and connection.pilot.serves and connection.trip for connection in hub.shared)
 
 
-def test_a_task_makes_its_round_trips_in_its_own_thread(url: str) -> None:
+def test_a_task_makes_its_round_trips_in_its_own_thread(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
         async with AsyncLocks.from_url(url) as locks:
             await warm(locks)
             hub = hub_of(locks)
-            driven = []
-            hub.courier.drive = driven.append  # type: ignore[method-assign,assignment]
+            driven: list[object] = []
+            monkeypatch.setattr(hub.courier, "drive", driven.append)
 
             async def hold(entity: int) -> None:
                 for _ in range(entity):  # so that many ask while a round trip is under way
@@ -154,11 +154,11 @@ def test_a_blocking_call_in_a_loop_does_not_wait_for_that_loop(url: str) -> None
     asyncio.run(main())
 
 
-def test_a_loss_is_seen_by_the_loop_at_once(url: str, server: Server) -> None:
+def test_a_loss_is_seen_by_the_loop_itself(url: str, server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> float:
         async with AsyncLocks.from_url(url) as locks:
             await warm(locks)
-            hub_of(locks).look_at_idle_connections = lambda: True  # type: ignore[method-assign]  by itself
+            monkeypatch.setattr(hub_of(locks), "look_at_idle_connections", lambda: True)
             with pytest.raises(LockLost):
                 async with locks.hold(NAMESPACE, 6):
                     pid = server.holder(6)
