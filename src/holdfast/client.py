@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import fork, order
 from .deadline import Deadline, seconds
-from .engines.base import NOT_DETACHABLE, Engine, Holder
+from .engines.base import NOT_DETACHABLE, Engine, Eviction, Holder
 from .errors import ClientClosed, InvalidOption, LockError, NotAcquired, NotHeld, WouldDeadlock
 from .flow import Flow, Wakeup
 from .keys import Key, canonical_order, key_of
@@ -218,9 +218,10 @@ class Client:
         yield from self._open(Deadline.after(DEFAULT_WAIT))
         return (yield from self.engine.holders())
 
-    def evict(self, key: Key, force: bool) -> Flow[bool]:
+    def evict(self, key: Key, force: bool) -> Flow[Eviction]:
         yield from self._open(Deadline.after(DEFAULT_WAIT))
-        return (yield from self.engine.evict(key, force=force))
+        outcome = yield from self.engine.evict(key, force=force)
+        return outcome if isinstance(outcome, Eviction) else Eviction(outcome)
 
     def close(self) -> Flow[None]:
         """Ends every wait, takes every lock back (its holder is told), and closes the engine."""

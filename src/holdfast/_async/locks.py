@@ -8,7 +8,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from ..client import DEFAULT_WAIT, UNSET, Busy, Client, Unset
-from ..engines.base import Capabilities, Engine, Holder
+from ..engines.base import Capabilities, Engine, Eviction, Holder
 from ..engines.registry import engine_from_url
 from ..flow import TaskWakeup, finish_async, run_async
 from ..keys import Key, KeyLike
@@ -218,8 +218,12 @@ class AsyncLocks:
         """Who holds what there, for operators."""
         return await run_async(self._client.holders())
 
-    async def evict(self, *key: Any, force: bool = False) -> bool:
-        """Takes a lock from its holder, who is told. False if nobody holds it."""
+    async def evict(self, *key: Any, force: bool = False) -> Eviction:
+        """Takes a lock from its holder, who is told. False if nobody holds it.
+
+        A holder in another process is asked to give it up. ``force=True`` does not ask, where the engine has a way;
+        ``others`` of the outcome then says how many further locks that has cost.
+        """
         return await run_async(self._client.evict(self._client.key(key), force))
 
     async def close(self) -> None:

@@ -9,7 +9,7 @@ from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
 from ..client import DEFAULT_WAIT, UNSET, Busy, Client, Unset
-from ..engines.base import Capabilities, Engine, Holder
+from ..engines.base import Capabilities, Engine, Eviction, Holder
 from ..engines.registry import engine_from_url
 from ..flow import ThreadWakeup, finish, run
 from ..keys import Key, KeyLike
@@ -219,8 +219,12 @@ class Locks:
         """Who holds what there, for operators."""
         return run(self._client.holders())
 
-    def evict(self, *key: Any, force: bool = False) -> bool:
-        """Takes a lock from its holder, who is told. False if nobody holds it."""
+    def evict(self, *key: Any, force: bool = False) -> Eviction:
+        """Takes a lock from its holder, who is told. False if nobody holds it.
+
+        A holder in another process is asked to give it up. ``force=True`` does not ask, where the engine has a way;
+        ``others`` of the outcome then says how many further locks that has cost.
+        """
         return run(self._client.evict(self._client.key(key), force))
 
     def close(self) -> None:

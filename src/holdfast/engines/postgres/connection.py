@@ -137,13 +137,13 @@ class LockConnection:
             self.trip = self._rest_of(request, result)
             return False
         self._sent = None
-        yes = result.get_value(0, 0) == b"t"
+        answer = result.get_value(0, 0)
         hub = self.hub
         with hub.mutex:
             if attempts:
-                hub.tried(self, request, yes)  # type: ignore[arg-type]
+                hub.tried(self, request, answer)  # type: ignore[arg-type]
             else:
-                hub.unlocked(self, request, yes)  # type: ignore[arg-type]
+                hub.unlocked(self, request, answer == b"t")  # type: ignore[arg-type]
             self.in_flight = ()
             if pending or self.waits:
                 hub.next_duty(self)
@@ -192,7 +192,7 @@ class LockConnection:
         result = yield from self.ask(line.form.wait, (*line.parameters, b"%d" % milliseconds))
         if _succeeded(result):
             with self.hub.mutex:
-                self.hub.wait_granted(self, line)
+                self.hub.wait_granted(self, line, result.get_value(0, result.nfields - 1))
             return
         # A statement that fails may have been granted the lock all the same (PostgreSQL's bug 17686).
         yield from self._insist(b"unlock_all", ())
@@ -242,7 +242,7 @@ class LockConnection:
         if _succeeded(result):
             with self.hub.mutex:
                 for row, request in enumerate(requests):
-                    self.hub.tried(self, request, result.get_value(row, 0) == b"t")
+                    self.hub.tried(self, request, result.get_value(row, 0))
             return
         # Part of it may have been granted: undo exactly these keys, none of which was held here before.
         yield from self._insist(*_statement("unlock", requests))

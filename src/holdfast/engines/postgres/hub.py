@@ -179,9 +179,10 @@ class Hub(Duty):
             line = self.lines.by_key.get(key)
             if line is None or line.holder is not ticket or line.connection is None:
                 return None
-            if line.waiting and line.handovers < HANDOVERS and line.hand_to_next(self):
+            if line.waiting and line.handovers < HANDOVERS:
                 line.handovers += 1
-                return None
+                if line.hand_to_next(self):
+                    return None
             line.holder = None
             line.wanted = True
             request = Unlock(self, line)
