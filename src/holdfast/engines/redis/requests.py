@@ -1,0 +1,89 @@
+"""What is asked of the server: an effect, in which a thread blocks or a task is suspended until the answer is there.
+
+What was sent is never taken back. Whoever leaves (at its deadline, cancelled, by Ctrl-C) leaves the answer to be
+received by somebody else; until then the request is not ``done``.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import TYPE_CHECKING, Any
+
+from ...deadline import Deadline
+from ...flow import ThreadWakeup
+from ...owner import running_loop
+
+if TYPE_CHECKING:
+    from asyncio import Future
+
+    from .link import Link
+
+
+class Disconnected(Exception):
+    """The connection ended before the answer came: what was asked may or may not have been done."""
+
+
+class Request:
+    __slots__ = ("_link", "deadline", "done", "error", "future", "payload", "postponed", "replies", "wakeup", "wanted")
+
+    def __init__(self, link: Link, payload: bytes, deadline: Deadline, wanted: int = 1) -> None:
+        self._link = link
+        self.payload = payload
+        self.deadline = deadline
+        self.wanted = wanted
+        """How many replies the payload brings."""
+        self.replies: list[Any] = []
+        self.done = False
+        self.error: BaseException | None = None
+        self.wakeup: ThreadWakeup | None = None
+        self.future: Future[None] | None = None
+        self.postponed = False
+        """Whether it could not be waited for: it was asked by a finaliser that runs amid another exchange."""
+
+    def deliver(self, reply: Any) -> bool:
+        """Called by whoever receives. True if that was the last reply."""
+        self.replies.append(reply)
+        if len(self.replies) < self.wanted:
+            return False
+        self._end()
+        return True
+
+    def fail(self, error: BaseException) -> None:
+        if not self.done:
+            self.error = error
+            self._end()
+
+    def _end(self) -> None:
+        self.done = True
+        if self.wakeup is not None:
+            self.wakeup.wake()
+        elif self.future is not None and not self.future.done():
+            self.future.set_result(None)
+
+    def block(self) -> None:
+        wire = self._link.wire
+        if wire is None:
+            self.error, self.done = Disconnected("there is no connection"), True
+        else:
+            wire.exchange(self)
+
+    async def suspend(self) -> None:
+        loop = running_loop()
+        assert loop is not None
+        wire = self._link.wire_in(loop) or await self._link.open_in(loop)
+        self.future = future = loop.create_future()
+        wire.send(self)
+        remaining = self.deadline.remaining
+        alarm = None if remaining == inf else loop.call_later(remaining, _ring, future)
+        try:
+            await future
+        finally:
+            if alarm is not None:
+                alarm.cancel()
+            if not self.done:
+                wire.left_alone()
+
+
+def _ring(future: Future[None]) -> None:
+    if not future.done():
+        future.set_result(None)
