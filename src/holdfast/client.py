@@ -9,7 +9,7 @@ from typing import Any, Final, Literal
 from . import fork, order
 from .deadline import Deadline, seconds
 from .engines.base import NOT_DETACHABLE, Engine, Holder
-from .errors import ClientClosed, InvalidOption, LockError, NotAcquired, NotHeld, WouldDeadlock
+from .errors import BackendUnavailable, ClientClosed, InvalidOption, LockError, NotAcquired, NotHeld, WouldDeadlock
 from .flow import Flow, Wakeup
 from .keys import Key, canonical_order
 from .owner import current, holder_in_loop, running_loop
@@ -30,6 +30,8 @@ class Unset:
 UNSET: Final = Unset()
 
 Busy = Literal["wait", "skip", "raise"]
+Unavailable = Literal["refuse", "proceed"]
+"""What becomes of a block whose engine cannot be reached: ``BackendUnavailable``, or it runs without a lock."""
 
 
 class Client:
@@ -48,6 +50,8 @@ class Client:
     ) -> None:
         self.engine = engine
         self.closed = False
+        self.unprotected = 0
+        """How many blocks ran without a lock, since the engine was unavailable and they were told to proceed."""
         self._new_wakeup = new_wakeup
         self._blocks = blocks
         self._space = _checked_space(space)
@@ -63,7 +67,14 @@ class Client:
     def key(self, parts: tuple[object, ...]) -> Key:
         return Key.of(*parts, space=self._space)
 
-    def ticket(self, key: Key, wait: float | None | Unset, ttl: float | None | Unset, note: str | None) -> Ticket:
+    def ticket(
+        self,
+        key: Key,
+        wait: float | None | Unset,
+        ttl: float | None | Unset,
+        note: str | None,
+        unavailable: Unavailable = "refuse",
+    ) -> Ticket:
         """A ticket for a call with these options. Every mistake in them comes out here, before anything is acquired."""
         return Ticket(
             key,
@@ -72,10 +83,16 @@ class Client:
             wait=self._wait if isinstance(wait, Unset) else seconds("wait", wait),
             ttl=self._ttl if isinstance(ttl, Unset) else self._checked_ttl(ttl, key),
             note=_checked_note(note),
+            proceeds=_proceeds(unavailable),
         )
 
     def tickets(
-        self, keys: Iterable[Any], wait: float | None | Unset, ttl: float | None | Unset, note: str | None
+        self,
+        keys: Iterable[Any],
+        wait: float | None | Unset,
+        ttl: float | None | Unset,
+        note: str | None,
+        unavailable: Unavailable = "refuse",
     ) -> tuple[list[Ticket], list[int]]:
         """A ticket for each different lock, in canonical order; and for each given key the number of its ticket."""
         if isinstance(keys, str) or not isinstance(keys, Iterable):
@@ -85,7 +102,7 @@ class Client:
             raise InvalidOption("keys=[]: name at least one key")
         by_wire: dict[Any, Ticket] = {}
         for key in sorted(given, key=canonical_order):
-            by_wire.setdefault(self.engine.wire(key), self.ticket(key, wait, ttl, note))
+            by_wire.setdefault(self.engine.wire(key), self.ticket(key, wait, ttl, note, unavailable))
         place = {wire: number for number, wire in enumerate(by_wire)}
         tickets = list(by_wire.values())
         if len(tickets) > 1 and tickets[0].wait is None:
@@ -123,6 +140,20 @@ class Client:
             self._tickets.discard(ticket)
         return granted
 
+    def proceed(self, ticket: Ticket, error: BackendUnavailable) -> bool:
+        """The engine is unavailable: raises, or has the block run without a lock if that was asked for."""
+        if not ticket.proceeds:
+            raise error
+        import logging
+
+        self._tickets.discard(ticket)
+        ticket.owner = current()
+        ticket.unprotected()
+        with self._mutex:
+            self.unprotected += 1
+        logging.getLogger("holdfast").warning("action=unprotected key=%s reason=%s", ticket.key, error)
+        return True
+
     def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
         """Takes a detached lock up again."""
         ticket.owner = current()
@@ -147,10 +178,16 @@ class Client:
         try:
             ticket.end(State.RELEASED)
             self._tickets.discard(ticket)
-            yield from self.engine.release(ticket)
+            if ticket.protected:
+                yield from self.engine.release(ticket)
+        except BackendUnavailable as error:
+            if not ticket.proceeds:
+                raise
+            # The block has run. An error now would have it run again, by whoever goes on without the engine.
+            _log_unreleased(ticket, error)
         except (KeyboardInterrupt, SystemExit):
             # It struck half-way, and no one will come back for this ticket. Releasing twice does no harm.
-            if ticket.state is State.RELEASED:
+            if ticket.state is State.RELEASED and ticket.protected:
                 yield from self.engine.release(ticket)
             raise
 
@@ -163,7 +200,8 @@ class Client:
         self._tickets.discard(ticket)
         if ticket.held:
             ticket.end(State.RELEASED)
-            self.engine.let_go(ticket)
+            if ticket.protected:
+                self.engine.let_go(ticket)
 
     def drop_lost(self, ticket: Ticket) -> Flow[None]:
         """Lets the engine clean up after a lost lock."""
@@ -176,10 +214,13 @@ class Client:
             ttl = ticket.ttl if ticket.ttl is not None else DEFAULT_TTL
         elif self.engine.capabilities.expiring:
             self._checked_ttl(ttl, ticket.key)
-        yield from self.engine.extend(ticket, ttl)
+        if ticket.protected:
+            yield from self.engine.extend(ticket, ttl)
 
     def detach(self, ticket: Ticket) -> Flow[str]:
         ticket.check()
+        if not ticket.protected:
+            raise NotHeld(f"{ticket.key}: this block runs unprotected; there is no lock to detach", key=ticket.key)
         secret = yield from self.engine.detach(ticket)
         ticket.end(State.DETACHED)
         self._tickets.discard(ticket)
@@ -287,6 +328,18 @@ def _checked_space(space: str) -> str:
         raise InvalidOption(f"space={space!r}: give a string")
     Key.of("any", space=space)
     return space
+
+
+def _proceeds(unavailable: str) -> bool:
+    if unavailable not in ("refuse", "proceed"):
+        raise InvalidOption(f"unavailable={unavailable!r}: it is 'refuse' or 'proceed'")
+    return unavailable == "proceed"
+
+
+def _log_unreleased(ticket: Ticket, error: BackendUnavailable) -> None:
+    import logging
+
+    logging.getLogger("holdfast").warning("action=unreleased key=%s reason=%s", ticket.key, error)
 
 
 def _checked_note(note: str | None) -> str | None:

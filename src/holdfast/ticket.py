@@ -48,6 +48,8 @@ class Ticket:
         "new_wakeup",
         "note",
         "owner",
+        "proceeds",
+        "protected",
         "reason",
         "server",
         "since",
@@ -67,6 +69,7 @@ class Ticket:
         wait: float | None = None,
         ttl: float | None = None,
         note: str | None = None,
+        proceeds: bool = False,
     ) -> None:
         self.key = key
         self.server: Hashable = None
@@ -78,6 +81,10 @@ class Ticket:
         self.wait = wait
         self.ttl = ttl
         self.note = note
+        self.proceeds = proceeds
+        """Whether the block is to run also when the engine is unavailable."""
+        self.protected = True
+        """False if it does run so: there is no lock behind this ticket."""
         self.new_wakeup = new_wakeup
         self.wakeup: Wakeup | None = None
         self.owner: Owner | None = None
@@ -125,6 +132,11 @@ class Ticket:
         self.since = time.time()
         self.state = State.HELD
 
+    def unprotected(self) -> None:
+        """The block runs without a lock, by its own choice. Nobody else is kept out."""
+        self.protected = False
+        self.granted()
+
     def lose(self, reason: str) -> bool:
         """Marks a held lock as lost and tells the holder. True for the one caller that made it so."""
         if not self.mark_lost(reason):
@@ -155,7 +167,7 @@ class Ticket:
     def settle(self) -> None:
         """Notes a grant with its owner; raises if the lock was lost before the owner could come to know of it."""
         with _transitions:
-            if self.held and self.owner is not None:
+            if self.held and self.owner is not None and self.protected:
                 self.owner.held[self.lock] = self
         if not self.held:
             self.check()

@@ -6,9 +6,8 @@ from typing import Any
 from uuid import uuid4
 
 import pytest
-from sight import Database, wait_until
-
 import redis
+from sight import Database, wait_until
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from ..client import Client
 from ..deadline import Deadline
-from ..errors import LockError, NotHeld
+from ..errors import BackendUnavailable, LockError, NotHeld
 from ..flow import finish_async, run_async
 from ..ticket import Ticket
 from .body import Body, OnLost
@@ -34,12 +34,15 @@ class AsyncBlock:
             )
         ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
-            if not client.engine.ready:
-                await run_async(client.open(ticket))
-            if self._secret is not None:
-                granted = await run_async(client.attach(ticket, self._secret))
-            else:
-                granted = client.begin(ticket) and await run_async(client.engine.acquire(ticket))
+            try:
+                if not client.engine.ready:
+                    await run_async(client.open(ticket))
+                if self._secret is not None:
+                    granted = await run_async(client.attach(ticket, self._secret))
+                else:
+                    granted = client.begin(ticket) and await run_async(client.engine.acquire(ticket))
+            except BackendUnavailable as error:
+                granted = client.proceed(ticket, error)
             if not client.settle(ticket, granted):
                 return None
             held = AsyncHeld(client, ticket)

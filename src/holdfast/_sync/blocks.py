@@ -7,7 +7,7 @@ from types import TracebackType
 
 from ..client import Client
 from ..deadline import Deadline
-from ..errors import LockError, NotHeld
+from ..errors import BackendUnavailable, LockError, NotHeld
 from ..flow import finish, run
 from ..ticket import Ticket
 from .body import Body, OnLost
@@ -35,12 +35,15 @@ class Block:
             )
         ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
-            if not client.engine.ready:
-                run(client.open(ticket))
-            if self._secret is not None:
-                granted = run(client.attach(ticket, self._secret))
-            else:
-                granted = client.begin(ticket) and run(client.engine.acquire(ticket))
+            try:
+                if not client.engine.ready:
+                    run(client.open(ticket))
+                if self._secret is not None:
+                    granted = run(client.attach(ticket, self._secret))
+                else:
+                    granted = client.begin(ticket) and run(client.engine.acquire(ticket))
+            except BackendUnavailable as error:
+                granted = client.proceed(ticket, error)
             if not client.settle(ticket, granted):
                 return None
             held = Held(client, ticket)
