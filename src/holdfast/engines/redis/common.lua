@@ -4,7 +4,9 @@ local grant = KEYS[2] -- {name}:grant: the last fence, and while the lock is hel
 local queue = KEYS[3] -- {name}:queue: a sorted set of entries, in the order of arrival
 
 -- An entry says all about one caller: "token mailbox ttl owner about". Only `about` may hold spaces; an owner that the
--- caller did not choose is "-". The same caller always sends the same entry.
+-- caller did not choose is "-". The same caller always sends the same entry. A token is "label-secret".
+
+-- Messages that are published to a mailbox: "offered label", "look label ms", "evicted label", "retaken label".
 
 local KEEP_FENCE = 86400000 -- ms: the fence grows through a clock put back by less than this
 local KEEP_QUEUE = 90000 -- ms, far more than the longest time between two questions of one waiter
@@ -27,16 +29,22 @@ local function give(entry, ms)
   return fence
 end
 
+local function label_of(token)
+  return string.match(token, '^[^-]*')
+end
+
 local function fence_of_holder()
   return string.match(last_grant(), '^%d+')
 end
 
--- Tells the holder's process that its lock has gone: by eviction, or to its own retry.
+-- Tells the holder's process, unless nobody is in charge, that its lock has gone. Returns the holder's label.
 local function tell_holder(verb)
+  local label = label_of(redis.call('GET', lock))
   local mailbox = string.match(last_grant(), '^%d+ %d+ (%S+)')
-  if mailbox then
-    redis.call('PUBLISH', mailbox, verb .. ' ' .. (redis.call('GET', lock) or '-') .. ' ' .. lock)
+  if mailbox and mailbox ~= '-' then
+    redis.call('PUBLISH', mailbox, verb .. ' ' .. label)
   end
+  return label
 end
 
 local function stand_in_queue(entry)
@@ -47,11 +55,31 @@ local function stand_in_queue(entry)
   redis.call('PEXPIRE', queue, KEEP_QUEUE)
 end
 
--- Gives the lock to the first in the queue that is there to have it; without one it is free. One whom `told` says to
--- hear of it by the reply of this very call has it for its own ttl: returns its token and fence. Any other one is
--- called, and must take its grant up within the window (ms). If nobody hears the call, its process is dead and it is the
--- next one's turn; a negative window says that this cannot be known: in a cluster, who hears is counted on one node only.
-local function hand_over(window, told)
+-- Somebody was offered the lock and may never take it up: any waiter of another process that asks after the window sees
+-- to it that the next one is. Returns the label of a waiter of `here`, who is told by the reply; else calls one.
+local function ask_to_look_again(offered_to, window, here)
+  local other
+  for _, entry in ipairs(redis.call('ZRANGE', queue, 0, 15)) do
+    local token, mailbox = string.match(entry, '^(%S+) (%S+)')
+    if mailbox == here then
+      return label_of(token)
+    end
+    if mailbox ~= offered_to and not other then
+      other = { mailbox, label_of(token) }
+    end
+  end
+  if other then
+    redis.call('PUBLISH', other[1], 'look ' .. other[2] .. ' ' .. window)
+  end
+end
+
+-- Gives the lock to the first in the queue that is there to have it; without one it is free. A waiter of the mailbox
+-- `here`, or with the token `me`, hears of it by the reply of this very call, and has it for its own ttl: returns its
+-- label and fence. Any other one is offered it by a message, and must take it up within the window (ms): returns nothing,
+-- or false and the label of a waiter of `here` who is to look again after the window. If nobody hears the message, that
+-- waiter's process is dead and it is the next one's turn; a negative window says that this cannot be known: in a cluster
+-- those who hear are counted on one node only.
+local function hand_over(window, here, me)
   while true do
     local first = redis.call('ZPOPMIN', queue)[1]
     if not first then
@@ -63,13 +91,12 @@ local function hand_over(window, told)
       return nil
     end
     local token, mailbox, ttl = string.match(first, '^(%S+) (%S+) (%S+)')
-    if told(token, mailbox) then
-      return token, give(first, ttl)
+    if mailbox == here or token == me then
+      return label_of(token), give(first, ttl)
     end
-    local heard = redis.call('PUBLISH', mailbox, 'granted ' .. token .. ' ' .. lock)
-    if heard > 0 or window < 0 then
+    if redis.call('PUBLISH', mailbox, 'offered ' .. label_of(token)) > 0 or window < 0 then
       give(first, math.abs(window))
-      return nil
+      return false, ask_to_look_again(mailbox, math.abs(window), here)
     end
   end
 end

@@ -3,7 +3,5 @@ if redis.call('EXISTS', lock) == 0 then
   return 0
 end
 tell_holder('evicted')
-hand_over(tonumber(ARGV[1]), function()
-  return false
-end)
+hand_over(tonumber(ARGV[1]))
 return 1

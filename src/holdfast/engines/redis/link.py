@@ -4,7 +4,7 @@ for each event loop, and one on which this process is called (see ``listener``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Hashable
+from collections.abc import Hashable
 from threading import Lock, RLock
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -12,6 +12,7 @@ from weakref import WeakKeyDictionary
 from ... import fork
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, ClientClosed
+from ...owner import running_loop
 from .address import OPEN_SECONDS, Address, Opened
 from .listener import Listener, Mailbox
 from .wire import LoopWire, ThreadWire
@@ -110,12 +111,13 @@ class Link:
         finally:
             self._opening_in.pop(loop, None)
 
-    # What nobody waits for
-
-    def later(self, job: Callable[[], object]) -> None:
-        """Has the job done by the listener's thread, for one who must not wait."""
-        if self._listener is not None:
-            self._listener.call(job)
+    def drop(self, reason: str) -> None:
+        """The server is not (or no more) one that keeps locks: connects anew, which may lead to another."""
+        if self.wire is not None:
+            self.wire.break_off(ConnectionError(reason))
+        loop = running_loop()
+        if loop is not None and (wire := self.wire_in(loop)) is not None:
+            wire.break_off(ConnectionError(reason))
 
     def remove(self, mailbox: Mailbox) -> None:
         if self._listener is not None:

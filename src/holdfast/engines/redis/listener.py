@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import select
 import threading
-from collections import deque
 from collections.abc import Callable
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
@@ -23,8 +22,8 @@ from .packing import command
 if TYPE_CHECKING:
     from .wire import ThreadWire
 
-Hear = Callable[[str, str, str], None]
-"""Told of each message: what happened, to whose token, of which lock."""
+Hear = Callable[[list[str]], None]
+"""Told the words of each message."""
 
 PING_SECONDS: Final = 10.0
 PAUSES: Final = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0)
@@ -48,7 +47,6 @@ class Listener:
         self._mailboxes: dict[str, Mailbox] = {}
         self._socket: Any = None
         self._reader = hiredis.Reader(encoding="utf-8", errors="replace")
-        self._jobs: deque[Callable[[], object]] = deque()
         self._unattended: dict[int, ThreadWire] = {}
         self._failures = 0
         self._heard_at = self._asked_at = 0.0
@@ -84,11 +82,6 @@ class Listener:
             if self._mailboxes.pop(mailbox.name, None) is not None:
                 self._say(b"UNSUBSCRIBE", mailbox.name.encode())
 
-    def call(self, job: Callable[[], object]) -> None:
-        """Has the job done in this thread. Never waits."""
-        self._jobs.append(job)
-        self._poke()
-
     def attend(self, wire: ThreadWire) -> None:
         """Has the wire's answers received."""
         self._unattended[wire.fd] = wire
@@ -120,15 +113,13 @@ class Listener:
                 pause = min(pause, 1.0)
             else:
                 self._unattended.pop(wire.fd, None)
-        ready = {descriptor for descriptor, _ in poll.poll(0 if self._jobs else pause * 1000)}
+        ready = {descriptor for descriptor, _ in poll.poll(pause * 1000)}
         if self._wake_read in ready:
             self._drain_pokes()
         for wire in wires:
             self._attend_now(wire, wire.fd in ready)
         if mail is not None and mail.fileno() in ready:
             self._receive()
-        for _ in range(len(self._jobs)):
-            self._jobs.popleft()()
         self._keep_connected()
 
     def _attend_now(self, wire: ThreadWire, ready: bool) -> None:
@@ -166,8 +157,7 @@ class Listener:
         if kind == "subscribe":
             mailbox.open.set()
         elif kind == "message":
-            verb, token, lock = message[2].split(" ", 2)
-            mailbox.hear(verb, token, lock)
+            mailbox.hear(message[2].split(" "))
 
     # The connection
 

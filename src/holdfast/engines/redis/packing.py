@@ -4,12 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Final
 
 from .scripts import Script
-
-NO_ARGUMENT: Final = b"$0\r\n\r\n"
-
 
 def command(*words: bytes) -> bytes:
     """Any command."""

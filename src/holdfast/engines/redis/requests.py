@@ -24,7 +24,7 @@ class Disconnected(Exception):
 
 
 class Request:
-    __slots__ = ("_link", "deadline", "done", "error", "future", "payload", "postponed", "replies", "wakeup", "wanted")
+    __slots__ = ("_link", "deadline", "done", "error", "future", "payload", "replies", "wakeup", "wanted")
 
     def __init__(self, link: Link, payload: bytes, deadline: Deadline, wanted: int = 1) -> None:
         self._link = link
@@ -37,8 +37,6 @@ class Request:
         self.error: BaseException | None = None
         self.wakeup: ThreadWakeup | None = None
         self.future: Future[None] | None = None
-        self.postponed = False
-        """Whether it could not be waited for: it was asked by a finaliser that runs amid another exchange."""
 
     def deliver(self, reply: Any) -> bool:
         """Called by whoever receives. True if that was the last reply."""
