@@ -24,6 +24,7 @@ LAYERS = [
     ["ticket", "token"],
     ["order"],
     ["engines"],
+    ["schema"],
     ["client"],
     ["template"],
     ["_sync", "_async"],

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from collections.abc import Sequence
 
 from .. import __version__
+from ..errors import LockError
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -15,11 +17,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo = commands.add_parser("demo", help="the same race without and with a lock, in a few seconds")
     demo.add_argument("--processes", type=_count, default=4, metavar="N", help="how many write at once (default 4)")
     demo.add_argument("--updates", type=_count, default=100, metavar="N", help="how many each makes (default 100)")
+    db_command = commands.add_parser("db", help="Holdfast's own tables in a PostgreSQL database")
+
+    from . import db
+
+    db.add_arguments(db_command)
     given = parser.parse_args(arguments)
+    try:
+        if given.command == "db":
+            return db.run(given)
+        from .demo import run
 
-    from .demo import run
-
-    return run(given.processes, given.updates)
+        return run(given.processes, given.updates)
+    except LockError as error:
+        print(f"holdfast: {error}", file=sys.stderr)
+        return 1
 
 
 def _count(text: str) -> int:

@@ -41,7 +41,7 @@ def checked_conninfo(url: str, **parameters: Any) -> str:
     try:
         given = conninfo_to_dict(url, **parameters)
     except psycopg.ProgrammingError as error:
-        problem = _first_line(error).partition(': "')[0]  # what follows is the part of the address: it may be secret
+        problem = _first_line(error).partition('"')[0].rstrip(": ")  # quoted is a part of the address: maybe a secret
     else:
         problem = _misplaced(given)
     if problem:
