@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from sight import Database
 
-from holdfast.engines.redis.scripts import EVICT, EXTEND, LOOK, RELEASE, ROTATE, TAKE, Script
+from holdfast.engines.redis.scripts import DETACH, EVICT, EXTEND, LOOK, RELEASE, ROTATE, TAKE, Script
 
 NAME = "key:scripts"
 KEYS = (NAME, f"{{{NAME}}}:grant", f"{{{NAME}}}:queue")
@@ -216,8 +216,8 @@ def test_the_same_owner_gets_its_lock_back_and_another_does_not(
 ) -> None:
     fence = int(take(call, "a", "there", owner="turn-17")[1])
     assert take(call, "b", owner="turn-18", waits=False)[0] == 0
-    granted, its_fence = take(call, "c", owner="turn-17")
-    assert granted == 1 and int(its_fence) > fence
+    granted, its_fence, older = take(call, "c", owner="turn-17")
+    assert granted == 1 and int(its_fence) > fence and older == "a"
     assert mail() == "retaken a"
     assert call(EXTEND, "a", TTL) == 0
 
@@ -237,3 +237,40 @@ def test_operators_see_the_grant_the_time_left_and_how_many_wait(call: Call) -> 
     grant, left, waiting = call(LOOK)
     assert grant.startswith(f"{fence} ") and grant.endswith(f" nowhere {TTL} - about a")
     assert 0 < left <= TTL and waiting == 1
+
+
+def test_an_offer_has_somebody_else_look_again_after_the_window(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    take(call, "a", "here")
+    take(call, "b", "there")
+    take(call, "c", "there")
+    take(call, "d", "here")
+    assert release(call, "a") == [1, "", "d"]  # who released waits himself, for another
+    assert mail() == "offered b"
+    take(call, "b", "there")
+    assert release(call, "b", "elsewhere") == [1]
+    assert mail() == "offered c"
+    assert mail() is None  # it was the process of d that was called: see below
+
+
+def test_who_is_asked_to_look_again_is_of_another_process_than_the_one_that_may_be_dead(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    with db.redis.pubsub(ignore_subscribe_messages=True) as elsewhere:
+        elsewhere.subscribe("elsewhere")
+        elsewhere.get_message(timeout=1)
+        take(call, "a", "here")
+        take(call, "b", "elsewhere")
+        take(call, "c", "elsewhere")
+        take(call, "label-secret", "there")
+        assert release(call, "a") == [1]
+        assert mail() == f"look label {WINDOW}"
+
+
+def test_a_detached_lock_is_nobodys_charge_and_lasts_as_long_as_it_is_told(call: Call, db: Database) -> None:
+    take(call, "a", "there")
+    assert call(DETACH, "b", 50_000) == 0
+    assert call(DETACH, "a", 50_000) == 1
+    assert 49_000 < db.redis.pttl(NAME) <= 50_000
+    assert call(LOOK)[0].split(" ")[2] == "-"

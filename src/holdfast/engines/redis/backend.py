@@ -19,11 +19,12 @@ from ...flow import Flow, Wakeup
 from ...keys import escape
 from ..base import Holder
 from ..lease import Answer, LeaseBackend, Released, Wish
+from ..lease.backend import NoAnswer
 from .address import Address
 from .link import Opening, link_to, unlink
 from .listener import Mailbox
 from .packing import ScriptCall, command, load
-from .requests import Request
+from .requests import Ended, Request
 from .scripts import ALL, DETACH, EVICT, EXTEND, LOOK, RELEASE, ROTATE, TAKE
 
 _take = ScriptCall(TAKE, 4)
@@ -61,6 +62,8 @@ class RedisBackend(LeaseBackend):
         self._here = self._mailbox.name.encode()
         self._entries: dict[str, bytes] = {}
         """By token: what may stand in a queue."""
+        self._unanswered: dict[str, Request] = {}
+        """By token: questions whose answer may still come, for one who has left."""
 
     # Connections
 
@@ -95,7 +98,7 @@ class RedisBackend(LeaseBackend):
         if self._replicas:
             answer = yield from self._take_replicated(wish, payload, deadline)
         else:
-            answer = (yield from self._ask(payload, deadline))[0]
+            answer = (yield from self._ask(payload, deadline, about=wish.token))[0]
         if answer[0] == 1:
             self._entries.pop(wish.token, None)
             return Answer(fence=int(answer[1]), instead_of=answer[2].decode() if len(answer) > 2 else None)
@@ -103,15 +106,16 @@ class RedisBackend(LeaseBackend):
 
     def _take_replicated(self, wish: Wish, payload: bytes, deadline: Deadline) -> Flow[Any]:
         """On one connection: ``WAIT`` is about what was written there before."""
-        answer, replicas = yield from self._ask(payload + self._confirm, deadline, 2)
+        answer, replicas = yield from self._ask(payload + self._confirm, deadline, 2, about=wish.token)
         if answer[0] == 1 and replicas < self._replicas:
             yield from self.release(wish.name, wish.token, deadline)
             raise BackendUnavailable(
-                f"{wish.name}: the lock was given back, since {replicas} of {self._replicas} replicas confirmed it in time"
+                f"{wish.name}: {replicas} of {self._replicas} replicas confirmed the lock in time; it was given back"
             )
         return answer
 
     def release(self, name: str, token: str, deadline: Deadline) -> Flow[Released]:
+        yield from self._after_the_question(token, deadline)
         entry = self._entries.get(token, b"")
         # An heir whose grant must be confirmed by replicas cannot be told in the reply: it asks.
         here = b"-" if self._replicas else self._here
@@ -125,6 +129,17 @@ class RedisBackend(LeaseBackend):
         self.messages.look_again(answer[2].decode(), self._window)
         return Released(True)
 
+    def _after_the_question(self, token: str, deadline: Deadline) -> Flow[None]:
+        """What the caller asked, and did not wait for, must be served first: it may go by another connection, and would
+        leave a lock that nobody knows of."""
+        while (asked := self._unanswered.get(token)) is not None and not asked.done:
+            if deadline.passed:
+                raise NoAnswer("Redis did not answer in time")
+            self._link.close_orphans()
+            if not asked.done:
+                yield Ended(asked, deadline)
+        self._unanswered.pop(token, None)
+
     def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool]]:
         payload = b"".join([_extend(name, token.encode(), _milliseconds(ttl)) for name, token, ttl in leases])
         answers = yield from self._ask(payload, deadline, len(leases))
@@ -137,7 +152,9 @@ class RedisBackend(LeaseBackend):
     def rotate(self, old: str, wish: Wish, deadline: Deadline) -> Flow[int | None]:
         milliseconds = _milliseconds(wish.ttl)
         entry = self._entry(wish, milliseconds)
-        (fence,) = yield from self._ask(_rotate(wish.name, old.encode("utf-8", "replace"), entry, milliseconds), deadline)
+        (fence,) = yield from self._ask(
+            _rotate(wish.name, old.encode("utf-8", "replace"), entry, milliseconds), deadline
+        )
         return None if fence is None else int(fence)
 
     def evict(self, name: str, deadline: Deadline) -> Flow[bool]:
@@ -178,23 +195,29 @@ class RedisBackend(LeaseBackend):
 
     def _entry(self, wish: Wish, milliseconds: bytes) -> bytes:
         owner = b"-" if wish.owner is None else b"=" + escape(wish.owner).encode()
-        return b" ".join((wish.token.encode(), self._here, milliseconds, owner, _about(wish.holder, wish.note, fork.process)))
+        return b" ".join(
+            (wish.token.encode(), self._here, milliseconds, owner, _about(wish.holder, wish.note, fork.process))
+        )
 
     def _window_now(self) -> bytes:
         milliseconds = max(1, round(self._window * 1000))
         return b"%d" % (-milliseconds if self._link.clustered else milliseconds)
 
-    def _ask(self, payload: bytes, deadline: Deadline, wanted: int = 1) -> Flow[list[Any]]:
+    def _ask(self, payload: bytes, deadline: Deadline, wanted: int = 1, *, about: str | None = None) -> Flow[list[Any]]:
         """The replies to the payload. Asked again if its connection ends before they come: all of it is idempotent."""
         tries = 0
         while True:
             if not self._link.ready:
                 yield Opening(self._link, deadline, self._mailbox)
             request = Request(self._link, payload, deadline, wanted)
+            if about is not None:
+                self._unanswered[about] = request
             yield request
             tries += 1
             if not request.done:
-                raise BackendUnavailable("Redis did not answer in time")
+                raise NoAnswer("Redis did not answer in time")
+            if about is not None:
+                del self._unanswered[about]
             if request.error is not None:
                 if tries < _TRIES and not deadline.passed:
                     continue

@@ -106,10 +106,17 @@ class Link:
             if self._closed:
                 opened.socket.close()
                 raise ClientClosed
+            self.close_orphans()
             self._in_loops[loop] = wire = LoopWire(opened.socket, loop)
             return wire
         finally:
             self._opening_in.pop(loop, None)
+
+    def close_orphans(self) -> None:
+        """Gives up connections whose loop was closed: nobody would receive what is still to come there."""
+        for wire in list(self._in_loops.values()):
+            if wire.broken is None and wire.orphaned:
+                wire.break_off(RuntimeError("its event loop was closed"))
 
     def drop(self, reason: str) -> None:
         """The server is not (or no more) one that keeps locks: connects anew, which may lead to another."""

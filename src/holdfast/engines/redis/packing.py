@@ -7,6 +7,7 @@ from functools import lru_cache
 
 from .scripts import Script
 
+
 def command(*words: bytes) -> bytes:
     """Any command."""
     return b"*%d\r\n%b" % (len(words), b"".join([b"$%d\r\n%b\r\n" % (len(word), word) for word in words]))

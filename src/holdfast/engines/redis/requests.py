@@ -10,7 +10,7 @@ from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ...deadline import Deadline
-from ...flow import ThreadWakeup
+from ...flow import Effect, TaskWakeup, ThreadWakeup, Wakeup
 from ...owner import running_loop
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Disconnected(Exception):
 
 
 class Request:
-    __slots__ = ("_link", "deadline", "done", "error", "future", "payload", "replies", "wakeup", "wanted")
+    __slots__ = ("_link", "deadline", "done", "error", "future", "others", "payload", "replies", "wakeup", "wanted")
 
     def __init__(self, link: Link, payload: bytes, deadline: Deadline, wanted: int = 1) -> None:
         self._link = link
@@ -37,6 +37,8 @@ class Request:
         self.error: BaseException | None = None
         self.wakeup: ThreadWakeup | None = None
         self.future: Future[None] | None = None
+        self.others: list[Wakeup] | None = None
+        """Who else waits for its end."""
 
     def deliver(self, reply: Any) -> bool:
         """Called by whoever receives. True if that was the last reply."""
@@ -55,8 +57,10 @@ class Request:
         self.done = True
         if self.wakeup is not None:
             self.wakeup.wake()
-        elif self.future is not None and not self.future.done():
+        elif self.future is not None and not self.future.done() and not self.future.get_loop().is_closed():
             self.future.set_result(None)
+        for wakeup in self.others or ():
+            wakeup.wake()
 
     def block(self) -> None:
         wire = self._link.wire
@@ -80,6 +84,28 @@ class Request:
                 alarm.cancel()
             if not self.done:
                 wire.left_alone()
+
+
+class Ended:
+    """The effect of waiting for the end of a request that somebody else made, and maybe left."""
+
+    __slots__ = ("_deadline", "_request")
+
+    def __init__(self, request: Request, deadline: Deadline) -> None:
+        self._request = request
+        self._deadline = deadline
+
+    def block(self) -> None:
+        self._at(ThreadWakeup()).block()
+
+    async def suspend(self) -> None:
+        await self._at(TaskWakeup()).suspend()
+
+    def _at(self, wakeup: Wakeup) -> Effect:
+        self._request.others = [*(self._request.others or ()), wakeup]
+        if self._request.done:  # before it could see the wakeup
+            wakeup.wake()
+        return wakeup.sleep(self._deadline)
 
 
 def _ring(future: Future[None]) -> None:

@@ -252,16 +252,22 @@ class LoopWire(Wire):
         if not self.unsent:
             self._loop.remove_writer(self.fd)
 
+    @property
+    def orphaned(self) -> bool:
+        """Whether nobody will receive here any more."""
+        return self._loop.is_closed()
+
     def left_alone(self) -> None:
         super().left_alone()
-        self._loop.call_later(STALL_SECONDS + 0.1, self._give_up_if_stalled)
+        if not self.orphaned:
+            self._loop.call_later(STALL_SECONDS + 0.1, self._give_up_if_stalled)
 
     def _give_up_if_stalled(self) -> None:
         if self.broken is None and self.stalled:
             self.break_off(TimeoutError("no answer"))
 
     def close(self, error: BaseException | None = None) -> None:
-        if self.broken is None and not self._loop.is_closed():
+        if self.broken is None and not self.orphaned:
             self._loop.remove_reader(self.fd)
             self._loop.remove_writer(self.fd)
         super().close(error)
