@@ -73,6 +73,7 @@ class Client:
         wait: float | None | Unset,
         ttl: float | None | Unset,
         note: str | None,
+        owner: str | None = None,
         unavailable: Unavailable = "refuse",
     ) -> Ticket:
         """A ticket for a call with these options. Every mistake in them comes out here, before anything is acquired."""
@@ -83,6 +84,7 @@ class Client:
             wait=self._wait if isinstance(wait, Unset) else seconds("wait", wait),
             ttl=self._ttl if isinstance(ttl, Unset) else self._checked_ttl(ttl, key),
             note=_checked_note(note),
+            owner_text=self._checked_owner(owner, key) if owner is not None else None,
             proceeds=_proceeds(unavailable),
         )
 
@@ -102,7 +104,7 @@ class Client:
             raise InvalidOption("keys=[]: name at least one key")
         by_wire: dict[Any, Ticket] = {}
         for key in sorted(given, key=canonical_order):
-            by_wire.setdefault(self.engine.wire(key), self.ticket(key, wait, ttl, note, unavailable))
+            by_wire.setdefault(self.engine.wire(key), self.ticket(key, wait, ttl, note, None, unavailable))
         place = {wire: number for number, wire in enumerate(by_wire)}
         tickets = list(by_wire.values())
         if len(tickets) > 1 and tickets[0].wait is None:
@@ -275,7 +277,7 @@ class Client:
         """Judges re-entry, certain dead-locks and lock order. False for a try that finds its own lock."""
         ticket.owner = owner = current()
         own = owner.held.get(ticket.lock)
-        if own is not None and own.held:
+        if own is not None and own.held and not _taken_anew(ticket, own):
             if not ticket.waits:
                 return False
             raise WouldDeadlock(f"{ticket.key} is held by this very {owner.name} already", key=ticket.key)
@@ -290,7 +292,11 @@ class Client:
                 )
             order.check(self._order, owner, ticket)
         loop = running_loop() if self._blocks else None
-        if loop is not None and (holder := holder_in_loop(loop, ticket.lock)) is not None:
+        if (
+            loop is not None
+            and (holder := holder_in_loop(loop, ticket.lock)) is not None
+            and not _taken_anew(ticket, holder.held.get(ticket.lock))
+        ):
             raise WouldDeadlock(
                 f"{ticket.key} is held by {holder.name} of the event loop that this blocking call would stop; "
                 "use AsyncLocks here",
@@ -318,9 +324,21 @@ class Client:
             raise InvalidOption(f"ttl={ttl!r}: a lease lasts more than 0 seconds, and ends", key=key)
         return checked
 
+    def _checked_owner(self, owner: str, key: Key) -> str:
+        if not isinstance(owner, str) or not owner:
+            raise InvalidOption(f"owner={owner!r}: give a string that is not empty", key=key)
+        if not self.engine.capabilities.detachable:
+            raise self.engine.unsupported("owner=", NOT_DETACHABLE, key)
+        return owner
+
     def _start_afresh(self) -> None:
         self._mutex = Lock()
         self._tickets = set()
+
+
+def _taken_anew(ticket: Ticket, own: Ticket | None) -> bool:
+    """Whether the ticket would get the lock from ``own``, since both are of one owner that the caller chose."""
+    return own is not None and ticket.owner_text is not None and ticket.owner_text == own.owner_text
 
 
 def _checked_space(space: str) -> str:

@@ -34,7 +34,7 @@ class State:
 
 
 class Ticket:
-    """See the module. Engines read ``key lock wait deadline ttl note``, and call ``granted`` and ``lose``."""
+    """See the module. Engines read ``key lock wait deadline ttl note owner_text``, call ``granted`` and ``lose``."""
 
     __slots__ = (
         "_on_lost",
@@ -48,6 +48,7 @@ class Ticket:
         "new_wakeup",
         "note",
         "owner",
+        "owner_text",
         "proceeds",
         "protected",
         "reason",
@@ -69,6 +70,7 @@ class Ticket:
         wait: float | None = None,
         ttl: float | None = None,
         note: str | None = None,
+        owner_text: str | None = None,
         proceeds: bool = False,
     ) -> None:
         self.key = key
@@ -81,6 +83,8 @@ class Ticket:
         self.wait = wait
         self.ttl = ttl
         self.note = note
+        self.owner_text = owner_text
+        """The owner that the caller chose, if any: a lock that this owner holds already is given to it anew."""
         self.proceeds = proceeds
         """Whether the block is to run also when the engine is unavailable."""
         self.protected = True

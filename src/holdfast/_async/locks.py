@@ -73,6 +73,7 @@ class AsyncLocks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
         unavailable: Unavailable = ...,
     ) -> AsyncHold: ...
@@ -87,6 +88,7 @@ class AsyncLocks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
         unavailable: Unavailable = ...,
     ) -> AsyncHold: ...
@@ -97,6 +99,7 @@ class AsyncLocks:
         wait: float | None | Unset = UNSET,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        owner: str | None = None,
         on_lost: OnLost | None = None,
         unavailable: Unavailable = "refuse",
     ) -> AsyncHold:
@@ -107,7 +110,7 @@ class AsyncLocks:
         ``unavailable="proceed"`` runs the block also when the engine cannot be reached, without a lock: it is logged,
         counted, and ``held.protected`` is False. The default is ``BackendUnavailable``.
         """
-        ticket = self._client.ticket(self._client.key(key), wait, ttl, note, unavailable)
+        ticket = self._client.ticket(self._client.key(key), wait, ttl, note, owner, unavailable)
         return AsyncHold(self._client, ticket, on_lost)
 
     @overload
@@ -118,6 +121,7 @@ class AsyncLocks:
         *,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
         unavailable: Unavailable = ...,
     ) -> AsyncTryHold: ...
@@ -131,6 +135,7 @@ class AsyncLocks:
         *,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
         unavailable: Unavailable = ...,
     ) -> AsyncTryHold: ...
@@ -140,11 +145,12 @@ class AsyncLocks:
         *key: Any,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        owner: str | None = None,
         on_lost: OnLost | None = None,
         unavailable: Unavailable = "refuse",
     ) -> AsyncTryHold:
         """Like ``hold``, but tries once and gives the block None when the lock is busy, also by the caller itself."""
-        ticket = self._client.ticket(self._client.key(key), 0, ttl, note, unavailable)
+        ticket = self._client.ticket(self._client.key(key), 0, ttl, note, owner, unavailable)
         return AsyncTryHold(self._client, ticket, on_lost)
 
     def hold_many(
@@ -209,7 +215,9 @@ class AsyncLocks:
 
             @wraps(function)
             async def exclusively(*args: P.args, **kwargs: P.kwargs) -> T | None:
-                ticket = self._client.ticket(self._client.key(key_for(args, kwargs)), wait, ttl, note, unavailable)
+                ticket = self._client.ticket(
+                    self._client.key(key_for(args, kwargs)), wait, ttl, note, None, unavailable
+                )
                 if busy == "skip":
                     async with AsyncTryHold(self._client, ticket, None) as held:
                         return await function(*args, **kwargs) if held is not None else None

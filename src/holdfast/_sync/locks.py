@@ -74,6 +74,7 @@ class Locks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
         unavailable: Unavailable = ...,
     ) -> Hold: ...
@@ -88,6 +89,7 @@ class Locks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
         unavailable: Unavailable = ...,
     ) -> Hold: ...
@@ -98,6 +100,7 @@ class Locks:
         wait: float | None | Unset = UNSET,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        owner: str | None = None,
         on_lost: OnLost | None = None,
         unavailable: Unavailable = "refuse",
     ) -> Hold:
@@ -108,7 +111,7 @@ class Locks:
         ``unavailable="proceed"`` runs the block also when the engine cannot be reached, without a lock: it is logged,
         counted, and ``held.protected`` is False. The default is ``BackendUnavailable``.
         """
-        ticket = self._client.ticket(self._client.key(key), wait, ttl, note, unavailable)
+        ticket = self._client.ticket(self._client.key(key), wait, ttl, note, owner, unavailable)
         return Hold(self._client, ticket, on_lost)
 
     @overload
@@ -119,6 +122,7 @@ class Locks:
         *,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
         unavailable: Unavailable = ...,
     ) -> TryHold: ...
@@ -132,6 +136,7 @@ class Locks:
         *,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        owner: str | None = ...,
         on_lost: OnLost | None = ...,
         unavailable: Unavailable = ...,
     ) -> TryHold: ...
@@ -141,11 +146,12 @@ class Locks:
         *key: Any,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        owner: str | None = None,
         on_lost: OnLost | None = None,
         unavailable: Unavailable = "refuse",
     ) -> TryHold:
         """Like ``hold``, but tries once and gives the block None when the lock is busy, also by the caller itself."""
-        ticket = self._client.ticket(self._client.key(key), 0, ttl, note, unavailable)
+        ticket = self._client.ticket(self._client.key(key), 0, ttl, note, owner, unavailable)
         return TryHold(self._client, ticket, on_lost)
 
     def hold_many(
@@ -210,7 +216,9 @@ class Locks:
 
             @wraps(function)
             def exclusively(*args: P.args, **kwargs: P.kwargs) -> T | None:
-                ticket = self._client.ticket(self._client.key(key_for(args, kwargs)), wait, ttl, note, unavailable)
+                ticket = self._client.ticket(
+                    self._client.key(key_for(args, kwargs)), wait, ttl, note, None, unavailable
+                )
                 if busy == "skip":
                     with TryHold(self._client, ticket, None) as held:
                         return function(*args, **kwargs) if held is not None else None

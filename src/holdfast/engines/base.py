@@ -37,7 +37,7 @@ class Holder(NamedTuple):
     key: str
     """The text form of the key."""
     owner: str
-    """The thread or task, as far as it is known."""
+    """The thread or task, as far as it is known; or the owner that the caller chose."""
     pid: int | None
     host: str
     since: float | None
@@ -54,6 +54,8 @@ def describe(ticket: Ticket) -> str:
     """Who holds the ticket, for people."""
     if ticket.state is State.DETACHED:
         return "detached"
+    if ticket.owner_text is not None:
+        return ticket.owner_text
     return ticket.owner.name if ticket.owner is not None else ""
 
 

@@ -20,7 +20,11 @@ from ..ticket import Ticket
 def refuse_amid(mutex: Any, ticket: Ticket) -> None:
     """A lock cannot be asked for by a finaliser or signal handler that runs in a thread inside the mutex."""
     if mutex._is_owned():
-        raise WouldDeadlock(f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key)
+        raise asked_amid(ticket)
+
+
+def asked_amid(ticket: Ticket) -> WouldDeadlock:
+    return WouldDeadlock(f"{ticket.key}: asked for by a finaliser or signal handler amid another", key=ticket.key)
 
 
 class Late:

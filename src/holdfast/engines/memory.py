@@ -15,6 +15,7 @@ from ..keys import Key
 from ..ticket import State, Ticket
 from .base import Capabilities, Engine, Holder, describe, told
 from .fence import next_fence
+from .late import refuse_amid
 from .queue import Queues
 
 
@@ -26,6 +27,29 @@ class Space(Queues):
     def grant(self, ticket: Ticket) -> None:
         self._last_fence = fence = next_fence(self._last_fence)
         ticket.granted(fence=fence)
+
+    def enter(self, ticket: Ticket) -> bool:
+        former = self._take_over(ticket) if ticket.owner_text is not None else None
+        if former is None:
+            return super().enter(ticket)
+        former.tell_lost()
+        return True
+
+    def _take_over(self, ticket: Ticket) -> Ticket | None:
+        """Gives the ticket the lock if its owner holds it already. The older ticket, which has lost it."""
+        refuse_amid(self.mutex, ticket)
+        try:
+            with self.mutex:
+                queue = self._by_wire.get(ticket.wire)
+                if queue is None or queue.holder.owner_text != ticket.owner_text:
+                    return None
+                former = queue.holder
+                former.mark_lost("its owner has taken it anew")
+                self.grant(ticket)
+                queue.holder = ticket
+                return former
+        finally:
+            self.catch_up()
 
     def take_up(self, ticket: Ticket, secret: str) -> bool:
         """Grants ``ticket`` the detached lock that has this secret; one attempt of several wins."""
