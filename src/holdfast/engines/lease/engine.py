@@ -77,8 +77,9 @@ class LeaseEngine(Engine):
         ticket = lease.ticket
         while True:
             wakeup = ticket.arm()  # first: what is told from here on is not missed
-            if ticket.state is not State.WAITING:
-                return
+            with self._house.mutex:  # whoever woke it may not be done with it: it is granted after that
+                if ticket.state is not State.WAITING:
+                    return
             if lease.ask_at <= monotonic():
                 if not (yield from self._ask(lease)):
                     return
@@ -144,8 +145,11 @@ class LeaseEngine(Engine):
         if not house.forget(lease):
             house.hurry(lease)  # it was begun before, and interrupted
             return
-        if ticket.state is State.LOST or self._backend.amid():
+        if self._backend.amid():
             house.give_up(lease)
+            return
+        if ticket.state is State.LOST:  # it may be ours there, all the same
+            yield from self._leave(lease)
             return
         try:
             released = yield from self._give_back(lease, ANSWER_SECONDS)

@@ -132,11 +132,11 @@ class RedisBackend(LeaseBackend):
     def _after_the_question(self, token: str, deadline: Deadline) -> Flow[None]:
         """What the caller asked, and did not wait for, must be served first: it may go by another connection, and would
         leave a lock that nobody knows of."""
-        while (asked := self._unanswered.get(token)) is not None and not asked.done:
+        while (asked := self._unanswered.get(token)) is not None and asked.under_way:
             if deadline.passed:
                 raise NoAnswer("Redis did not answer in time")
             self._link.close_orphans()
-            if not asked.done:
+            if asked.under_way:
                 yield Ended(asked, deadline)
         self._unanswered.pop(token, None)
 

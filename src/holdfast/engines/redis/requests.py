@@ -24,7 +24,19 @@ class Disconnected(Exception):
 
 
 class Request:
-    __slots__ = ("_link", "deadline", "done", "error", "future", "others", "payload", "replies", "wakeup", "wanted")
+    __slots__ = (
+        "_link",
+        "deadline",
+        "done",
+        "error",
+        "future",
+        "others",
+        "payload",
+        "replies",
+        "sent",
+        "wakeup",
+        "wanted",
+    )
 
     def __init__(self, link: Link, payload: bytes, deadline: Deadline, wanted: int = 1) -> None:
         self._link = link
@@ -33,12 +45,18 @@ class Request:
         self.wanted = wanted
         """How many replies the payload brings."""
         self.replies: list[Any] = []
+        self.sent = False
         self.done = False
         self.error: BaseException | None = None
         self.wakeup: ThreadWakeup | None = None
         self.future: Future[None] | None = None
         self.others: list[Wakeup] | None = None
         """Who else waits for its end."""
+
+    @property
+    def under_way(self) -> bool:
+        """Whether the server may still come to it."""
+        return self.sent and not self.done
 
     def deliver(self, reply: Any) -> bool:
         """Called by whoever receives. True if that was the last reply."""

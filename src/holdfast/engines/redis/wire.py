@@ -90,6 +90,7 @@ class Wire:
 
     def enqueue(self, request: Request) -> None:
         try:
+            request.sent = True
             self.pending.append(request)
             self.transmit(request.payload)
         except BaseException as error:  # sent in part, or not at all: the answers would go to the wrong ones
