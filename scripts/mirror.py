@@ -7,10 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+_PARTS = ["part.py", "declared.py", "leases.py", "turns.py", "endings.py"]
 ROOT = Path(__file__).resolve().parent.parent / "src" / "holdfast"
 MIRRORED = [
     (ROOT / "_async", ROOT / "_sync", ["held.py", "blocks.py", "locks.py"]),
-    (ROOT / "testing" / "_async", ROOT / "testing" / "_sync", ["part.py", "declared.py", "turns.py", "endings.py"]),
+    (ROOT / "testing" / "_async", ROOT / "testing" / "_sync", _PARTS),
 ]
 
 # Whole words only. What needs more than this belongs into flow.py or a hand-written pair of files.

@@ -20,10 +20,12 @@ if TYPE_CHECKING:
         AsyncDetaching,
         AsyncEngineContract,
         AsyncInOrderOfArrival,
+        AsyncLeases,
         BetweenProcesses,
         Detaching,
         EngineContract,
         InOrderOfArrival,
+        Leases,
     )
     from .target import PATIENCE, open_engine
 
@@ -37,6 +39,8 @@ __all__ = [
     "AsyncInOrderOfArrival",
     "Detaching",
     "AsyncDetaching",
+    "Leases",
+    "AsyncLeases",
     "Child",
     "PATIENCE",
     "open_engine",

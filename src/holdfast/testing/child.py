@@ -14,8 +14,11 @@ import threading
 import time
 from contextlib import ExitStack
 
+from .._sync.blocks import Hold
+from .._sync.held import Held
 from .._sync.locks import Locks
-from .target import open_engine
+from ..errors import LockLost
+from .target import open_engine, short_ttl
 
 
 class Child:
@@ -45,6 +48,13 @@ class Child:
     def ask(self, *words: str) -> str:
         self.send(*words)
         return self.answer()
+
+    def stop(self) -> None:
+        """Has it stand still, until it is told to ``go_on``."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def go_on(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -85,9 +95,42 @@ def _crowd(locks: Locks, key: str, path: str) -> None:
         threading.Thread(target=spin, daemon=True).start()
 
 
+class _Holder:
+    """What the process holds, one lock at a time or several."""
+
+    def __init__(self, locks: Locks) -> None:
+        self._locks = locks
+        self._stack = ExitStack()
+        self._held: list[Held] = []
+
+    def take(self, block: Hold) -> str:
+        held = self._stack.enter_context(block)
+        self._held.append(held)
+        return f"held {held.fence if self._locks.capabilities.fenced else ''}"
+
+    def extend(self, times: int, ttl: float) -> str:
+        for _ in range(times):
+            self._held[-1].extend(ttl)
+        return "extended"
+
+    def detach(self) -> str:
+        return self._held[-1].detach()
+
+    def state(self) -> str:
+        return "lost" if self._held[-1].lost else "held"
+
+    def release(self) -> str:
+        try:
+            self._stack.close()
+        except LockLost:
+            return "lost"
+        return "released"
+
+
 def main(target: str) -> None:
-    locks = Locks(open_engine(target))
-    held = ExitStack()
+    engine = open_engine(target)
+    locks = Locks(engine, ttl=short_ttl(engine))
+    holder = _Holder(locks)
     print("ready", flush=True)
     for line in sys.stdin:
         match line.rstrip("\n").split("\t"):
@@ -97,11 +140,19 @@ def main(target: str) -> None:
             case ["crowd", key, path]:
                 _crowd(locks, key, path)
             case ["hold", key]:
-                handle = held.enter_context(locks.hold(key))
-                print(f"held {handle.fence if locks.capabilities.fenced else ''}", flush=True)
+                print(holder.take(locks.hold(key)), flush=True)
+            case ["hold", key, owner]:
+                print(holder.take(locks.hold(key, owner=owner)), flush=True)
+            case ["attach", token]:
+                print(holder.take(locks.attach(token)), flush=True)
+            case ["extend", times, ttl]:
+                print(holder.extend(int(times), float(ttl)), flush=True)
+            case ["detach"]:
+                print(holder.detach(), flush=True)
+            case ["state"]:
+                print(holder.state(), flush=True)
             case ["release"]:
-                held.close()
-                print("released", flush=True)
+                print(holder.release(), flush=True)
             case ["try", key]:
                 with locks.try_hold(key) as handle_or_none:
                     print("busy" if handle_or_none is None else "free", flush=True)

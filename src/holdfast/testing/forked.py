@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from .._sync.locks import Locks
 from ..errors import NotHeld
-from .target import PATIENCE, open_engine
+from .target import PATIENCE, open_engine, short_ttl
 
 
 def child_owns_nothing(locks: Locks, key: str) -> None:
@@ -106,4 +106,5 @@ SCENARIOS: dict[str, Callable[[Locks, str], None]] = {
 }
 
 if __name__ == "__main__":
-    SCENARIOS[sys.argv[1]](Locks(open_engine(sys.argv[2])), sys.argv[3])
+    engine = open_engine(sys.argv[2])
+    SCENARIOS[sys.argv[1]](Locks(engine, ttl=short_ttl(engine)), sys.argv[3])

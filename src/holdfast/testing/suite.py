@@ -3,10 +3,12 @@
 from ._async.declared import AsyncBetweenProcesses, AsyncDetaching, AsyncInOrderOfArrival
 from ._async.endings import AsyncEndings
 from ._async.interruptions import AsyncInterruptions
+from ._async.leases import AsyncLeases
 from ._async.turns import AsyncTakingTurns
 from ._sync.declared import BetweenProcesses, Detaching, InOrderOfArrival
 from ._sync.endings import Endings
 from ._sync.interruptions import Interruptions
+from ._sync.leases import Leases
 from ._sync.turns import TakingTurns
 
 
@@ -27,4 +29,6 @@ __all__ = [
     "AsyncInOrderOfArrival",
     "Detaching",
     "AsyncDetaching",
+    "Leases",
+    "AsyncLeases",
 ]

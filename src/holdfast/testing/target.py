@@ -13,6 +13,15 @@ PATIENCE: Final = float(os.environ.get("HOLDFAST_TEST_PATIENCE", "20"))
 """How many seconds a test waits for what must happen, before it fails instead of hanging."""
 
 
+TTL: Final = 1.0
+"""The lease, in seconds, of holders that are to be killed or stopped: short, and long enough to be renewed in time."""
+
+
+def short_ttl(engine: Engine) -> float | None:
+    """For processes whose locks a test waits for: they end soon after the process, if they are leases."""
+    return TTL if engine.capabilities.expiring else None
+
+
 def open_engine(target: str) -> Engine:
     """The engine at a URL, or the one that a function makes that is named as ``package.module:function``."""
     if "://" in target:

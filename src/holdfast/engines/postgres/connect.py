@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Final, NamedTuple
 
 import psycopg
@@ -13,10 +13,14 @@ from psycopg.conninfo import conninfo_to_dict, make_conninfo
 from ...errors import BackendUnavailable, InvalidOption, Unsupported
 from .statements import STATEMENTS
 
-PREPARED: Final = (
+_PREPARED: Final = (
     "try_pair", "try_hash", "unlock_pair", "unlock_hash", "try_many", "unlock_many", "wait_pair", "wait_hash",
     "unlock_all", "cancel", "ask_to_evict", "terminate", "locks",
 )  # fmt: skip
+PREPARED: Final = {name: STATEMENTS[name] for name in _PREPARED}
+
+_NO_TABLES: Final = ("3F000", "42P01", "42883")
+"""No such schema, table, function."""
 
 # Shorter than the server's own (statements.sql), unless the address says otherwise.
 _PATIENCE: Final = {"keepalives_idle": 2, "keepalives_interval": 1, "keepalives_count": 2, "tcp_user_timeout": 4000}
@@ -50,7 +54,21 @@ def checked_conninfo(url: str, **parameters: Any) -> str:
     return make_conninfo("", **{**defaults, **given})
 
 
-def open_connection(connect: Callable[[], psycopg.Connection[Any]], *, pooler: str | None, listens: bool) -> Opened:
+def split_mode(place: str) -> tuple[str, str | None]:
+    """The address without ``mode=…``, which is ours and would puzzle libpq; and what it says."""
+    start, mark, query = place.partition("?")
+    ours = [part for part in query.split("&") if part.startswith("mode=")]
+    rest = "&".join(part for part in query.split("&") if part not in ours)
+    return start + (mark if rest else "") + rest, ours[-1].removeprefix("mode=") if ours else None
+
+
+def open_connection(
+    connect: Callable[[], psycopg.Connection[Any]],
+    *,
+    pooler: str | None,
+    listens: bool,
+    statements: Mapping[str, bytes] = PREPARED,
+) -> Opened:
     """Connects, prepares the session and its statements, and checks that locks are safe there."""
     try:
         connection = connect()
@@ -62,10 +80,8 @@ def open_connection(connect: Callable[[], psycopg.Connection[Any]], *, pooler: s
         connection.execute(STATEMENTS["prepare_session"])
         if listens:
             connection.execute(STATEMENTS["listen"])
-        for name in PREPARED:
-            result = connection.pgconn.prepare(name.encode(), STATEMENTS[name])
-            if result.status != pq.ExecStatus.COMMAND_OK:
-                raise BackendUnavailable(f"PostgreSQL refused a statement: {result.get_error_message()}")
+        for name, statement in statements.items():
+            _prepare(connection.pgconn, name, statement)
     except psycopg.Error as error:
         connection.close()
         raise BackendUnavailable(f"PostgreSQL cannot be used for locks: {_first_line(error)}") from error
@@ -73,6 +89,16 @@ def open_connection(connect: Callable[[], psycopg.Connection[Any]], *, pooler: s
         connection.close()
         raise
     return Opened(connection, identity, pid)
+
+
+def _prepare(pg: pq.abc.PGconn, name: str, statement: bytes) -> None:
+    result = pg.prepare(name.encode(), statement)
+    if result.status == pq.ExecStatus.COMMAND_OK:
+        return
+    message = result.get_error_message().partition("\n")[0]
+    if (result.error_field(pq.DiagnosticField.SQLSTATE) or b"").decode() in _NO_TABLES:
+        raise BackendUnavailable(f"Holdfast's tables are not in this database: run `holdfast db upgrade` ({message})")
+    raise BackendUnavailable(f"PostgreSQL refused a statement: {message}")
 
 
 def _identify(connection: psycopg.Connection[Any], pooler: str | None) -> tuple[Identity, int]:

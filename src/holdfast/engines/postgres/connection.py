@@ -178,7 +178,7 @@ class LockConnection:
         with self.hub.mutex:
             self.hub.wait_failed(self, line, _sqlstate(result), _message_of(result))
 
-    def ask(self, statement: bytes, parameters: Sequence[bytes]) -> Trip:
+    def ask(self, statement: bytes, parameters: Sequence[bytes | None]) -> Trip:
         """One statement, one result. Yields while it waits; raises ``OperationalError`` when the connection is gone."""
         self.pg.send_query_prepared(statement, parameters)
         return (yield from self._answer())

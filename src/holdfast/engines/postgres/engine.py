@@ -10,13 +10,13 @@ import psycopg
 
 from ... import fork
 from ...deadline import Deadline
-from ...errors import BackendUnavailable, ClientClosed, InvalidOption, LockLost
+from ...errors import BackendUnavailable, InvalidOption, LockLost
 from ...flow import Flow, Wakeup, at_once
 from ...keys import Key, PgKey
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Holder, describe, told
 from .answers import Busy
-from .connect import checked_conninfo
+from .connect import checked_conninfo, split_mode
 from .holders import LockRow, holders_from, parse_rows
 from .hub import Hub
 from .requests import ANSWER_SECONDS, Ask
@@ -54,28 +54,27 @@ class PostgresEngine(Engine):
         self._hub = hub
         self._closed = False
 
-    @classmethod
-    def from_url(cls, place: str, options: dict[str, Any]) -> PostgresEngine:
+    @staticmethod
+    def from_url(place: str, options: dict[str, Any]) -> Engine:
+        """Advisory locks, or with ``mode="lease"`` (also in the URL's query) leases in a table."""
+        place, mode = split_mode(place)
+        options = dict(options)
+        mode = options.pop("mode", mode)
+        if mode == "lease":
+            from .lease import TableEngine
+
+            return TableEngine.from_url(place, options)
+        if mode not in (None, "advisory"):
+            raise InvalidOption(f"mode={mode!r}: it is 'advisory' or 'lease'")
         conninfo = checked_conninfo(f"postgresql://{place}")
-        return cls(lambda: psycopg.connect(conninfo), (conninfo,), **checked_options(options))
+        return PostgresEngine(lambda: psycopg.connect(conninfo), (conninfo,), **checked_options(options))
 
     @property
     def ready(self) -> bool:
         return bool(self._hub.shared)
 
     def open(self, deadline: Deadline, new_wakeup: Callable[[], Wakeup]) -> Flow[None]:
-        opener = self._hub.opener
-        while True:
-            wakeup = new_wakeup()
-            if not opener.begin(waits=False, wakeup=wakeup):
-                raise ClientClosed
-            yield wakeup.sleep(deadline)
-            if self.ready:
-                return
-            if opener.error is not None:
-                raise opener.error
-            if deadline.passed:
-                raise BackendUnavailable("PostgreSQL could not be reached in time")
+        return self._hub.open(deadline)
 
     @property
     def server(self) -> Hashable:

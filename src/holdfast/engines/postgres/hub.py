@@ -5,7 +5,7 @@ Everything here runs under one mutex, which is also that of the lines, and never
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from functools import partial
 from threading import Thread
 from typing import Any
@@ -13,17 +13,18 @@ from typing import Any
 import psycopg
 
 from ... import fork
-from ...errors import ClientClosed
-from ...flow import ThreadWakeup, Wakeup
+from ...deadline import Deadline
+from ...errors import BackendUnavailable, ClientClosed
+from ...flow import Flow, ThreadWakeup, Wakeup
 from ...keys import PgKey
 from ...ticket import State, Ticket
 from ..late import refuse_amid
-from .connect import Identity, Opened, open_connection
+from .connect import PREPARED, Identity, Opened, open_connection
 from .connection import LockConnection
 from .courier import Courier
 from .duty import Duty
 from .lines import HANDOVERS, Line, Lines, lines_of
-from .opening import Opener
+from .opening import Opener, Opening
 from .requests import Ask, Try, Unlock
 from .wishes import Wishes
 
@@ -36,8 +37,10 @@ class Hub(Duty):
         pooler: str | None,
         max_connections: int,
         max_waiting: int,
+        statements: Mapping[str, bytes] = PREPARED,
     ) -> None:
         self._connect = connect
+        self._statements = statements
         self._pooler = pooler
         self._max_shared = max_connections
         self._max_waiting = max_waiting
@@ -57,7 +60,23 @@ class Hub(Duty):
     # Connections
 
     def _open_one(self, waits: bool) -> Opened:
-        return open_connection(self._connect, pooler=self._pooler, listens=not waits)
+        return open_connection(self._connect, pooler=self._pooler, listens=not waits, statements=self._statements)
+
+    def open_beside(self) -> Opened:
+        """A connection like its own, for whoever asks. Blocks."""
+        return self._open_one(True)
+
+    def open(self, deadline: Deadline) -> Flow[None]:
+        """Waits for a shared connection."""
+        while not self.shared:
+            opening = Opening(self.opener, deadline)
+            yield opening
+            if not opening.begun:
+                raise ClientClosed
+            if self.opener.error is not None and not self.shared:
+                raise self.opener.error
+            if deadline.passed:
+                raise BackendUnavailable("PostgreSQL could not be reached in time")
 
     def _opened(self, opened: Opened, waits: bool) -> None:
         connection = LockConnection(self, opened, waits=waits)

@@ -7,8 +7,9 @@ import time
 from collections.abc import Callable
 from typing import Final
 
+from ...deadline import Deadline
 from ...errors import BackendUnavailable, LockError
-from ...flow import Wakeup
+from ...flow import TaskWakeup, ThreadWakeup, Wakeup
 from .connect import Opened
 
 _PAUSE: Final = 1.0
@@ -74,3 +75,26 @@ class Opener:
             sleepers = self._sleepers.pop(waits)
         for wakeup in sleepers:
             wakeup.wake()
+
+
+class Opening:
+    """The effect of waiting until a shared connection was opened, or could not be."""
+
+    begun = False
+    """False if the opener is closed."""
+
+    def __init__(self, opener: Opener, deadline: Deadline) -> None:
+        self._opener = opener
+        self._deadline = deadline
+
+    def block(self) -> None:
+        wakeup = ThreadWakeup()
+        self.begun = self._opener.begin(waits=False, wakeup=wakeup)
+        if self.begun:
+            wakeup.sleep(self._deadline).block()
+
+    async def suspend(self) -> None:
+        wakeup = TaskWakeup()
+        self.begun = self._opener.begin(waits=False, wakeup=wakeup)
+        if self.begun:
+            await wakeup.sleep(self._deadline).suspend()

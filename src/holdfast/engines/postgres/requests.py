@@ -121,7 +121,7 @@ class Ask(Request):
         self,
         hub: Hub,
         statement: str,
-        parameters: Sequence[bytes],
+        parameters: Sequence[bytes | None],
         deadline: Deadline = _NEVER,
         connection: LockConnection | None = None,
     ) -> None:

@@ -1,4 +1,4 @@
-"""The statements of ``statements.sql`` by their names."""
+"""The statements of a package's ``statements.sql``, by their names."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from importlib.resources import files
 from typing import Final
 
 
-def _read() -> dict[str, bytes]:
-    text = files(__package__).joinpath("statements.sql").read_text()
+def read_statements(package: str) -> dict[str, bytes]:
+    text = files(package).joinpath("statements.sql").read_text()
     _, *sections = re.split(r"^-- name: (\w+)\n", text, flags=re.MULTILINE)
     return {
         name: re.sub(r"^--.*\n", "", body, flags=re.MULTILINE).strip().encode()
@@ -16,4 +16,4 @@ def _read() -> dict[str, bytes]:
     }
 
 
-STATEMENTS: Final = _read()
+STATEMENTS: Final = read_statements(__package__)

@@ -37,8 +37,10 @@ select pg_cancel_backend($1::int4)
 -- name: prepare_session
 -- What the role or the database may have set would end a lock connection that is idle, as most are most of the time.
 -- The server's patience with a silent peer is longer than the client's: a holder knows of its loss before the lock is
--- given to another.
+-- given to another. Leases must see what was committed a moment ago, and be written.
 select set_config(name, case name
+    when 'default_transaction_isolation' then 'read committed'
+    when 'default_transaction_read_only' then 'off'
     when 'client_connection_check_interval' then '1000'
     when 'tcp_keepalives_idle' then '5'
     when 'tcp_keepalives_interval' then '2'
@@ -49,7 +51,7 @@ from pg_settings
 where name in (
     'statement_timeout', 'lock_timeout', 'idle_session_timeout', 'idle_in_transaction_session_timeout',
     'transaction_timeout', 'client_connection_check_interval', 'tcp_keepalives_idle', 'tcp_keepalives_interval',
-    'tcp_keepalives_count', 'tcp_user_timeout')
+    'tcp_keepalives_count', 'tcp_user_timeout', 'default_transaction_isolation', 'default_transaction_read_only')
 
 -- name: identify
 select pg_backend_pid(), pg_is_in_recovery(), (select system_identifier from pg_control_system()),

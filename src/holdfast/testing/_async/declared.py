@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from ...errors import InvalidOption, NotHeld
+from ...errors import InvalidOption, LockLost, NotHeld, WouldDeadlock
 from ..child import Child
-from .crew import Crew, asynchronous, open_locks
+from .crew import Crew, Flag, asynchronous, open_locks
 from .part import AsyncPart, is_free, until_waiting
 
 
@@ -107,3 +107,54 @@ class AsyncDetaching(AsyncPart):
                 assert not await crew.start(is_free, locks, key).result()
             with pytest.raises(InvalidOption):
                 locks.attach("not a token")
+
+    @asynchronous
+    async def test_an_owner_gets_its_own_lock_back_at_once_and_its_older_handle_is_told(
+        self, target: str, key: str
+    ) -> None:
+        async with open_locks(target) as locks, open_locks(target) as others:
+            told = Flag()
+            block = locks.hold(key, owner="turn-17", on_lost=lambda held: told.raise_())
+            async with Crew() as crew:
+                older = await crew.start(block.__aenter__).result()  # by a task or thread that is gone by now
+            async with others.try_hold(key, owner="turn-18") as held:
+                assert held is None
+            async with others.try_hold(key) as held:
+                assert held is None
+            async with others.hold(key, wait=0, owner="turn-17") as newer:
+                assert older.lost
+                await told.wait()
+                if locks.capabilities.fenced:
+                    assert newer.fence > older.fence
+                with pytest.raises(LockLost):
+                    await older.release()
+                with pytest.raises(LockLost):
+                    await block.__aexit__(None, None, None)
+                newer.check()
+                async with locks.try_hold(key, owner="turn-18") as held:
+                    assert held is None
+            assert await is_free(locks, key)
+
+    @asynchronous
+    async def test_an_owner_that_is_chosen_is_no_re_entry(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            with pytest.raises(LockLost):
+                async with locks.hold(key, owner="turn-17"):
+                    with pytest.raises(WouldDeadlock):
+                        await locks.hold(key).__aenter__()
+                    with pytest.raises(WouldDeadlock):
+                        await locks.hold(key, owner="turn-18").__aenter__()
+                    async with locks.hold(key, owner="turn-17", wait=5):
+                        pass
+            assert await is_free(locks, key)
+
+    @asynchronous
+    async def test_a_detached_lock_goes_to_its_owner_and_its_token_is_stale(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            async with locks.hold(key, owner="turn-17") as held:
+                token = await held.detach()
+            async with locks.hold(key, owner="turn-17", wait=0):
+                with pytest.raises(NotHeld):
+                    await locks.attach(token).__aenter__()
+            with pytest.raises(InvalidOption):
+                locks.hold(key, owner="")

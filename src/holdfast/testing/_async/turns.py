@@ -11,6 +11,7 @@ from ..._async.locks import AsyncLocks
 from ...errors import NotAcquired, Unsupported, WouldDeadlock
 from .crew import Crew, Flag, asynchronous, open_locks, pause
 from .declared import AsyncBetweenProcesses, AsyncDetaching, AsyncInOrderOfArrival
+from .leases import AsyncLeases
 from .part import OVERRUN, AsyncPart, SomethingWrong, is_free, until_waiting
 
 
@@ -24,6 +25,7 @@ class AsyncTakingTurns(AsyncPart):
         assert isinstance(self, AsyncBetweenProcesses) == (declared.scope != "process")
         assert isinstance(self, AsyncInOrderOfArrival) == declared.fair
         assert isinstance(self, AsyncDetaching) == declared.detachable
+        assert isinstance(self, AsyncLeases) == declared.expiring
 
     @asynchronous
     async def test_what_is_not_declared_is_refused_at_once(self, target: str, key: str) -> None:
@@ -34,6 +36,8 @@ class AsyncTakingTurns(AsyncPart):
                         await held.detach()
                     with pytest.raises(Unsupported):
                         locks.attach("holdfast1:key%3Aany:secret")
+                    with pytest.raises(Unsupported, match="owner"):
+                        locks.hold(key, owner="turn-17")
                 if not locks.capabilities.fenced:
                     with pytest.raises(Unsupported):
                         _ = held.fence

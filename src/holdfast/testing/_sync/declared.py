@@ -5,9 +5,9 @@ from __future__ import annotations
 
 import pytest
 
-from ...errors import InvalidOption, NotHeld
+from ...errors import InvalidOption, LockLost, NotHeld, WouldDeadlock
 from ..child import Child
-from .crew import Crew, open_locks, synchronous
+from .crew import Crew, Flag, open_locks, synchronous
 from .part import Part, is_free, until_waiting
 
 
@@ -108,3 +108,52 @@ class Detaching(Part):
                 assert not crew.start(is_free, locks, key).result()
             with pytest.raises(InvalidOption):
                 locks.attach("not a token")
+
+    @synchronous
+    def test_an_owner_gets_its_own_lock_back_at_once_and_its_older_handle_is_told(self, target: str, key: str) -> None:
+        with open_locks(target) as locks, open_locks(target) as others:
+            told = Flag()
+            block = locks.hold(key, owner="turn-17", on_lost=lambda held: told.raise_())
+            with Crew() as crew:
+                older = crew.start(block.__enter__).result()  # by a task or thread that is gone by now
+            with others.try_hold(key, owner="turn-18") as held:
+                assert held is None
+            with others.try_hold(key) as held:
+                assert held is None
+            with others.hold(key, wait=0, owner="turn-17") as newer:
+                assert older.lost
+                told.wait()
+                if locks.capabilities.fenced:
+                    assert newer.fence > older.fence
+                with pytest.raises(LockLost):
+                    older.release()
+                with pytest.raises(LockLost):
+                    block.__exit__(None, None, None)
+                newer.check()
+                with locks.try_hold(key, owner="turn-18") as held:
+                    assert held is None
+            assert is_free(locks, key)
+
+    @synchronous
+    def test_an_owner_that_is_chosen_is_no_re_entry(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            with pytest.raises(LockLost):
+                with locks.hold(key, owner="turn-17"):
+                    with pytest.raises(WouldDeadlock):
+                        locks.hold(key).__enter__()
+                    with pytest.raises(WouldDeadlock):
+                        locks.hold(key, owner="turn-18").__enter__()
+                    with locks.hold(key, owner="turn-17", wait=5):
+                        pass
+            assert is_free(locks, key)
+
+    @synchronous
+    def test_a_detached_lock_goes_to_its_owner_and_its_token_is_stale(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            with locks.hold(key, owner="turn-17") as held:
+                token = held.detach()
+            with locks.hold(key, owner="turn-17", wait=0):
+                with pytest.raises(NotHeld):
+                    locks.attach(token).__enter__()
+            with pytest.raises(InvalidOption):
+                locks.hold(key, owner="")

@@ -12,6 +12,7 @@ from ..._sync.locks import Locks
 from ...errors import NotAcquired, Unsupported, WouldDeadlock
 from .crew import Crew, Flag, open_locks, pause, synchronous
 from .declared import BetweenProcesses, Detaching, InOrderOfArrival
+from .leases import Leases
 from .part import OVERRUN, Part, SomethingWrong, is_free, until_waiting
 
 
@@ -25,6 +26,7 @@ class TakingTurns(Part):
         assert isinstance(self, BetweenProcesses) == (declared.scope != "process")
         assert isinstance(self, InOrderOfArrival) == declared.fair
         assert isinstance(self, Detaching) == declared.detachable
+        assert isinstance(self, Leases) == declared.expiring
 
     @synchronous
     def test_what_is_not_declared_is_refused_at_once(self, target: str, key: str) -> None:
@@ -35,6 +37,8 @@ class TakingTurns(Part):
                         held.detach()
                     with pytest.raises(Unsupported):
                         locks.attach("holdfast1:key%3Aany:secret")
+                    with pytest.raises(Unsupported, match="owner"):
+                        locks.hold(key, owner="turn-17")
                 if not locks.capabilities.fenced:
                     with pytest.raises(Unsupported):
                         _ = held.fence
