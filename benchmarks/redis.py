@@ -3,8 +3,8 @@
 - Uncontended hold and release, with fence: at most 1.0 × redis-py's ``Lock``, which has none, as threads and as tasks,
   taking turns at every call; and faster than python-redis-lock and pottery.
 - Drain of 32 waiters in 4 processes, in strict order of arrival: at most 1.35 × ideal.
-- Hand-over between two processes, from the release to the next holder's first line: at most 3 × a ``PING`` that was sent
-  after the same idle time, taking turns; the median.
+- Hand-over between two processes, from the release to the next holder's first line: at most 3 × a ``PING`` that is sent
+  after the same idle time; they take turns, and the medians count.
 - 5 000 leases held at once: at most 3 connections; their renewal takes at most 2 % of one core.
 """
 

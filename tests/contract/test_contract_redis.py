@@ -7,10 +7,12 @@ from holdfast.testing import (
     AsyncDetaching,
     AsyncEngineContract,
     AsyncInOrderOfArrival,
+    AsyncLeases,
     BetweenProcesses,
     Detaching,
     EngineContract,
     InOrderOfArrival,
+    Leases,
 )
 
 
@@ -20,9 +22,11 @@ class Redis:
         return holdfast_redis_url
 
 
-class TestRedis(Redis, EngineContract, BetweenProcesses, InOrderOfArrival, Detaching):
+class TestRedis(Redis, EngineContract, BetweenProcesses, InOrderOfArrival, Detaching, Leases):
     pass
 
 
-class TestRedisAsync(Redis, AsyncEngineContract, AsyncBetweenProcesses, AsyncInOrderOfArrival, AsyncDetaching):
+class TestRedisAsync(
+    Redis, AsyncEngineContract, AsyncBetweenProcesses, AsyncInOrderOfArrival, AsyncDetaching, AsyncLeases
+):
     pass
