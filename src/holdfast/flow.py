@@ -27,7 +27,10 @@ T = TypeVar("T")
 
 
 class Effect(Protocol):
-    """Something to wait for, in either way."""
+    """Something to wait for, in either way.
+
+    One with a true ``goes_on`` does not end with the wait for it: who was interrupted there can wait for it again.
+    """
 
     def block(self) -> Any: ...
 
@@ -214,8 +217,23 @@ async def finish_async(flow: Flow[T]) -> T:
         result: T = done.value
         return result
     asyncio = sys.modules["asyncio"]
-    work = asyncio.ensure_future(run_async(_resumed(effect, flow)))
     cancelled: BaseException | None = None
+    try:
+        while getattr(effect, "goes_on", False):
+            try:
+                outcome = await effect.suspend()
+            except asyncio.CancelledError as cancellation:
+                cancelled = cancellation  # and wait for the same again
+            except BaseException as interruption:  # the flow decides what becomes of it
+                effect = flow.throw(interruption)
+            else:
+                effect = flow.send(outcome)
+    except StopIteration as done:
+        if cancelled is not None:
+            raise cancelled from None
+        result = done.value
+        return result
+    work = asyncio.ensure_future(run_async(_resumed(effect, flow)))
     while not work.done():
         try:
             await asyncio.shield(work)
@@ -226,8 +244,8 @@ async def finish_async(flow: Flow[T]) -> T:
             pass
     if cancelled is not None and not work.cancelled() and work.exception() is None:
         raise cancelled
-    outcome: T = work.result()
-    return outcome
+    result = work.result()
+    return result
 
 
 def _resumed(effect: Effect, flow: Flow[T]) -> Flow[T]:

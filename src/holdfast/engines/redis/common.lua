@@ -1,6 +1,6 @@
 -- What the scripts share; put in front of each. The keys of one lock, all in one slot of a cluster:
 local lock = KEYS[1] -- a string of the lock's own name: the holder's token; its expiry is the lease
-local grant = KEYS[2] -- {name}:grant: the last fence, and while the lock is held who has it and since when
+local grant = KEYS[2] -- {name}:grant: the last grant: its fence, when, to whom; it outlives the lock by a day
 local queue = KEYS[3] -- {name}:queue: a sorted set of entries, in the order of arrival
 
 -- An entry says all about one caller: "token mailbox ttl owner about". Only `about` may hold spaces; an owner that the
@@ -84,10 +84,6 @@ local function hand_over(window, here, me)
     local first = redis.call('ZPOPMIN', queue)[1]
     if not first then
       redis.call('DEL', lock)
-      local fence = fence_of_holder()
-      if fence then
-        redis.call('SET', grant, fence, 'PX', KEEP_FENCE)
-      end
       return nil
     end
     local token, mailbox, ttl = string.match(first, '^(%S+) (%S+) (%S+)')

@@ -6,7 +6,6 @@ received by somebody else; until then the request is not ``done``.
 
 from __future__ import annotations
 
-from math import inf
 from typing import TYPE_CHECKING, Any
 
 from ...deadline import Deadline
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
     from asyncio import Future
 
     from .link import Link
+    from .wire import LoopWire
 
 
 class Disconnected(Exception):
@@ -24,22 +24,15 @@ class Disconnected(Exception):
 
 
 class Request:
+    goes_on = True
     __slots__ = (
-        "_link",
-        "deadline",
-        "done",
-        "error",
-        "future",
-        "others",
-        "payload",
-        "replies",
-        "sent",
-        "wakeup",
+        "_link", "_wire", "deadline", "done", "error", "future", "others", "payload", "replies", "sent", "wakeup",
         "wanted",
-    )
+    )  # fmt: skip
 
     def __init__(self, link: Link, payload: bytes, deadline: Deadline, wanted: int = 1) -> None:
         self._link = link
+        self._wire: LoopWire
         self.payload = payload
         self.deadline = deadline
         self.wanted = wanted
@@ -90,18 +83,23 @@ class Request:
     async def suspend(self) -> None:
         loop = running_loop()
         assert loop is not None
-        wire = self._link.wire_in(loop) or await self._link.open_in(loop)
+        if self.done or (self.sent and self.deadline.passed):
+            return
+        if not self.sent:
+            self._wire = self._link.wire_in(loop) or await self._link.open_in(loop)
         self.future = future = loop.create_future()
-        wire.send(self)
-        remaining = self.deadline.remaining
-        alarm = None if remaining == inf else loop.call_later(remaining, _ring, future)
+        if not self.sent:
+            self._wire.send(self)
         try:
             await future
         finally:
-            if alarm is not None:
-                alarm.cancel()
             if not self.done:
-                wire.left_alone()
+                self._wire.left_alone()
+
+    def ring(self) -> None:
+        """Its deadline has passed."""
+        if self.future is not None and not self.future.done():
+            self.future.set_result(None)
 
 
 class Ended:
@@ -124,8 +122,3 @@ class Ended:
         if self._request.done:  # before it could see the wakeup
             wakeup.wake()
         return wakeup.sleep(self._deadline)
-
-
-def _ring(future: Future[None]) -> None:
-    if not future.done():
-        future.set_result(None)

@@ -234,6 +234,8 @@ class LoopWire(Wire):
     def __init__(self, socket: Socket, loop: AbstractEventLoop) -> None:
         super().__init__(socket)
         self._loop = loop
+        self._alarm_at = inf
+        """When deadlines are looked at next: one timer for all, since one for each would cost more than the rest."""
         loop.add_reader(self.fd, self.receive)
 
     def send(self, request: Request) -> None:
@@ -243,6 +245,23 @@ class LoopWire(Wire):
         self.enqueue(request)
         if self.unsent and self.broken is None:
             self._loop.add_writer(self.fd, self._writable)
+        if request.deadline.at < self._alarm_at:
+            self._look_by(request.deadline.at)
+
+    def _look_by(self, at: float) -> None:
+        self._alarm_at = at
+        self._loop.call_later(max(0.0, at - monotonic()), self._look_at_deadlines)
+
+    def _look_at_deadlines(self) -> None:
+        self._alarm_at = inf
+        now, waiting = monotonic(), []
+        for request in list(self.pending):
+            if request.deadline.at <= now:
+                request.ring()
+            else:
+                waiting.append(request.deadline.at)
+        if waiting and self.broken is None and min(waiting) != inf:
+            self._look_by(min(waiting))
 
     def _writable(self) -> None:
         try:
