@@ -120,8 +120,12 @@ class RedisBackend(LeaseBackend):
         # An heir whose grant must be confirmed by replicas cannot be told in the reply: it asks.
         here = b"-" if self._replicas else self._here
         payload = _release(name, token.encode(), here, self._window_now(), entry)
-        answer = (yield from self._ask(payload, deadline))[0]
+        (answer,), again = yield from self._ask_for(payload, deadline, 1, None)
         self._entries.pop(token, None)
+        if again:
+            # The first answer was lost. It may have said that this was the holder, and who of this process is now.
+            self.messages.remade()
+            return Released(True)
         if len(answer) < 3:
             return Released(answer[0] == 1)
         if answer[1]:
@@ -205,32 +209,39 @@ class RedisBackend(LeaseBackend):
 
     def _ask(self, payload: bytes, deadline: Deadline, wanted: int = 1, *, about: str | None = None) -> Flow[list[Any]]:
         """The replies to the payload. Asked again if its connection ends before they come: all of it is idempotent."""
-        tries = 0
-        while True:
+        replies, _ = yield from self._ask_for(payload, deadline, wanted, about)
+        return replies
+
+    def _ask_for(
+        self, payload: bytes, deadline: Deadline, wanted: int, about: str | None
+    ) -> Flow[tuple[list[Any], bool]]:
+        """The replies, and whether they are not the first: the server may have done it before."""
+        disconnected = 0
+        for _ in range(2 * _TRIES):
             if not self._link.ready:
                 yield Opening(self._link, deadline, self._mailbox)
             request = Request(self._link, payload, deadline, wanted)
             if about is not None:
                 self._unanswered[about] = request
             yield request
-            tries += 1
             if not request.done:
                 raise NoAnswer("Redis did not answer in time")
             if about is not None:
                 del self._unanswered[about]
             if request.error is not None:
-                if tries < _TRIES and not deadline.passed:
+                disconnected += 1
+                if disconnected < _TRIES and not deadline.passed:
                     continue
                 raise BackendUnavailable(str(request.error)) from None
-            replies = request.replies
-            for reply in replies:
+            for reply in request.replies:
                 if isinstance(reply, hiredis.ReplyError):
                     break
             else:
-                return replies
-            if not str(reply).startswith("NOSCRIPT") or tries > _TRIES:
+                return request.replies, disconnected > 0
+            if not str(reply).startswith("NOSCRIPT"):
                 raise self._refused(str(reply))
             yield Request(self._link, load(ALL), deadline, len(ALL))
+        raise BackendUnavailable("Redis forgets its scripts")
 
     def _refused(self, message: str) -> BackendUnavailable:
         kind = message.partition(" ")[0]
