@@ -42,10 +42,10 @@ class OwnServer:
         command = [str(redis_server()), "--port", str(self.port), "--bind", "127.0.0.1"]
         command += ["--unixsocket", self.socket, "--dir", str(self._folder), "--daemonize", "no"]
         for name, value in self._settings.items():
-            command += [f"--{name}", value]
+            command += [f"--{name}", *(value.split() or [""])]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
-        wait_until(self._answers, f"no Redis: {(self._folder / 'log').read_text()}")
+        wait_until(self._answers, "the server does not answer")
 
     def client(self) -> Any:
         return redis.Redis.from_url(self.url, decode_responses=True)
@@ -72,8 +72,7 @@ class OwnServer:
 
     def _answers(self) -> bool:
         assert self._process is not None
-        if self._process.poll() is not None:
-            return True  # it has ended: the first use says so
+        assert self._process.poll() is None, (self._folder / "log").read_text()
         try:
             with self.client() as client:
                 return bool(client.ping())

@@ -6,6 +6,7 @@ redis-py opens the connection: it knows addresses, TLS, passwords and Sentinels.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable, Hashable
 from secrets import token_hex
 from socket import socket as Socket
@@ -60,7 +61,7 @@ class Address:
         try:
             settings: dict[str, Any] = parse_url(f"{scheme}://{place}")  # type: ignore[no-untyped-call]
             # What follows the host must hold no @: part of a password would have become the host, which errors show.
-            readable = scheme == "unix" or "@" not in place[len(place.partition("/")[0].partition("?")[0]) :]
+            readable = scheme == "unix" or not any("@" in rest for rest in re.split("[/?#]", place)[1:])
         except ValueError:  # its message may show a part of the password
             readable = False
         if not readable:
@@ -115,7 +116,8 @@ def _examined(connection: Any) -> Opened:
     words = [word.decode() if isinstance(word, bytes) else word for word in connection.read_response()]
     server = dict(zip(words[::2], words[1::2], strict=False))
     if server.get("role") != "master":
-        raise Unsupported("this Redis is a replica: its locks exclude nobody; give the address of the master")
+        # Not for ever, maybe: a failover may be under way.
+        raise BackendUnavailable("this Redis is a replica: its locks exclude nobody; give the address of the master")
     connection.send_command("EVAL", IDENTIFY.source, 1, _DATABASE, token_hex(8))
     name = connection.read_response()
     return Opened(connection._sock, name.decode(), server.get("mode") == "cluster")

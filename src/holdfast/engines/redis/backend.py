@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import socket
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
@@ -37,8 +38,13 @@ _look = ScriptCall(LOOK, 0)
 
 _TRIES: Final = 3
 """How often a request is made whose connection ends before the answer. The first may be one that was dead before."""
-_MOVED_ON: Final = ("READONLY", "LOADING", "MASTERDOWN", "NOREPLICAS")
+_MOVED_ON: Final = frozenset({"READONLY", "LOADING", "MASTERDOWN"})
 """Errors of a server that is not the master (any more, or yet): the address may lead to another by now."""
+_HINTS: Final = {
+    "MOVED": "; this node of a cluster does not have the key",
+    "WRONGTYPE": "; something else is kept under the lock's name",
+    "OOM": "; its memory is full",
+}
 _GRANT_SUFFIX: Final = "}:grant"
 
 
@@ -244,14 +250,10 @@ class RedisBackend(LeaseBackend):
         raise BackendUnavailable("Redis forgets its scripts")
 
     def _refused(self, message: str) -> BackendUnavailable:
-        kind = message.partition(" ")[0]
-        if kind in _MOVED_ON:
+        words = set(re.findall("[A-Z]{3,}", message))  # a script's error is wrapped, in other ways in other versions
+        if words & _MOVED_ON:
             self._link.drop(message)
-        hint = {
-            "MOVED": "; this is a node of a cluster that does not have the key",
-            "WRONGTYPE": "; something else is kept under the lock's name",
-            "OOM": "; its memory is full",
-        }.get(kind, "")
+        hint = next((hint for kind, hint in _HINTS.items() if kind in words), "")
         return BackendUnavailable(f"Redis refused: {message}{hint}")
 
     # Messages
