@@ -45,7 +45,11 @@ class OwnServer:
             command += [f"--{name}", *(value.split() or [""])]
         with open(self._folder / "log", "ab") as log:
             self._process = subprocess.Popen(command, stdout=log, stderr=log, env=self._environment)
-        wait_until(self._answers, "the server does not answer")
+        try:
+            wait_until(self._answers, "the server does not answer")
+        except AssertionError:
+            self.stop(signal.SIGKILL)
+            raise
 
     def client(self) -> Any:
         return redis.Redis.from_url(self.url, decode_responses=True)
@@ -69,6 +73,18 @@ class OwnServer:
     def restart(self, how: int = signal.SIGTERM) -> None:
         self.stop(how)
         self.start()
+
+    @staticmethod
+    def can_start_with(environment: dict[str, str]) -> bool:
+        """Whether the program runs at all in that environment."""
+        command = [str(redis_server()), "--version"]
+        try:
+            return (
+                subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=3).returncode
+                == 0
+            )
+        except subprocess.TimeoutExpired:
+            return False
 
     def _answers(self) -> bool:
         assert self._process is not None
