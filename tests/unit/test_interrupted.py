@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncLocks, BackendUnavailable, LockError, LockLost, Locks, NotAcquired, WouldDeadlock
+from holdfast import AsyncLocks, BackendUnavailable, LockError, LockLost, Locks, NotAcquired, WouldDeadlock, schema
 from holdfast.engines.file.engine import FileEngine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.flow import Flow
@@ -22,8 +22,12 @@ from holdfast.testing import PATIENCE, Child
 from holdfast.ticket import State, Ticket
 
 
-@pytest.fixture(params=["memory", "file", "postgres"])
+@pytest.fixture(params=["memory", "file", "postgres", "lease table"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "lease table":
+        server = str(request.getfixturevalue("holdfast_postgres_url"))
+        schema.upgrade(server)
+        return f"{server}{'&' if '?' in server else '?'}mode=lease"
     if request.param == "postgres":
         return str(request.getfixturevalue("holdfast_postgres_url"))
     return tmp_path.as_uri() if request.param == "file" else f"memory://{tmp_path}"

@@ -86,11 +86,11 @@ class Attendant:
         self._drop_run_out()
         self._renew()
         self._do_errands()
-        held, now = self._held(), monotonic()
+        held = self._held()
         due = min((lease.ticket.expires_at for lease in held), default=inf)
         due = min(due, *(max(lease.renew_at, self._not_before) for lease in held if not lease.changing), inf)
         due = min(due, *(errand.at for errand in list(self._house.errands.values())), inf)
-        self.look_by(max(due, now))
+        self._next_look = min(self._next_look, due)  # if it was lowered in this very moment, the gate is open
 
     def _held(self) -> list[Lease]:
         with self._house.mutex:
