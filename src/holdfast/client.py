@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 from . import fork, order
 from .deadline import Deadline, seconds
 from .engines.base import NOT_DETACHABLE, Engine, Holder
 from .errors import ClientClosed, InvalidOption, LockError, NotAcquired, NotHeld, WouldDeadlock
 from .flow import Flow, Wakeup
-from .keys import Key, canonical_order
-from .owner import current, holder_in_loop, running_loop
+from .keys import Key, canonical_order, key_of
+from .owner import Owner, current, holder_in_loop, running_loop
 from .ticket import State, Ticket
 from .token import Token
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 DEFAULT_WAIT: Final = 15.0
 DEFAULT_TTL: Final = 30.0
@@ -61,7 +64,7 @@ class Client:
     # What a call asks for
 
     def key(self, parts: tuple[object, ...]) -> Key:
-        return Key.of(*parts, space=self._space)
+        return key_of(self._space, parts)
 
     def ticket(
         self,
@@ -76,10 +79,10 @@ class Client:
             key,
             self.engine.wire(key),
             self._new_wakeup,
-            wait=self._wait if isinstance(wait, Unset) else seconds("wait", wait),
-            ttl=self._ttl if isinstance(ttl, Unset) else self._checked_ttl(ttl, key),
-            note=_checked_note(note),
-            owner_text=self._checked_owner(owner, key) if owner is not None else None,
+            self._wait if isinstance(wait, Unset) else seconds("wait", wait),
+            self._ttl if isinstance(ttl, Unset) else self._checked_ttl(ttl, key),
+            note if note is None else _checked_note(note),
+            owner if owner is None else self._checked_owner(owner, key),
         )
 
     def tickets(
@@ -116,7 +119,10 @@ class Client:
     def begin(self, ticket: Ticket) -> bool:
         """Before anything is acquired. False for a try that finds its own lock; raises if the wait could never end."""
         ticket.at(self.engine.server)
-        if not self._may_wait(ticket):
+        loop = running_loop()
+        ticket.owner = owner = current(loop)
+        # Who holds nothing can neither re-enter nor take locks in the wrong order.
+        if (owner.held or (loop is not None and self._blocks)) and not self._may_wait(ticket, owner, loop):
             return False
         self._register(ticket)
         return True
@@ -133,7 +139,7 @@ class Client:
 
     def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
         """Takes a detached lock up again."""
-        ticket.owner = current()
+        ticket.owner = current(running_loop())
         ticket.at(self.engine.server)
         self._register(ticket)
         granted = yield from self.engine.attach(ticket, secret)
@@ -150,21 +156,34 @@ class Client:
         if ticket.held:
             yield from self.release(ticket)
 
-    def release(self, ticket: Ticket) -> Flow[None]:
-        """Releases; raises if there is nothing to release (any more)."""
+    def drop(self, ticket: Ticket) -> bool:
+        """``release`` by the shortest way. False if what is left of it is the engine's ``release``."""
         try:
             ticket.end(State.RELEASED)
             self._tickets.discard(ticket)
-            yield from self.engine.release(ticket)
+            return self.engine.drop(ticket)
         except (KeyboardInterrupt, SystemExit):
             # It struck half-way, and no one will come back for this ticket. Releasing twice does no harm.
             if ticket.state is State.RELEASED:
-                yield from self.engine.release(ticket)
+                self.engine.let_go(ticket)
+            raise
+
+    def release(self, ticket: Ticket) -> Flow[None]:
+        """Releases; raises if there is nothing to release (any more)."""
+        if not self.drop(ticket):
+            yield from self.finish_release(ticket)
+
+    def finish_release(self, ticket: Ticket) -> Flow[None]:
+        """What ``drop`` left to do."""
+        try:
+            yield from self.engine.release(ticket)
+        except (KeyboardInterrupt, SystemExit):
+            yield from self.engine.release(ticket)
             raise
 
     def can_wait(self, ticket: Ticket, error: BaseException | None) -> bool:
         """False in a coroutine that the garbage collector ends, in whatever task or thread it happens to run."""
-        return self._blocks or not isinstance(error, GeneratorExit) or current() is ticket.owner
+        return self._blocks or not isinstance(error, GeneratorExit) or current(running_loop()) is ticket.owner
 
     def let_go(self, ticket: Ticket) -> None:
         """Releases where nobody can wait for it."""
@@ -238,9 +257,8 @@ class Client:
         if not self.engine.ready:
             yield from self.engine.open(deadline, self._new_wakeup)
 
-    def _may_wait(self, ticket: Ticket) -> bool:
+    def _may_wait(self, ticket: Ticket, owner: Owner, loop: AbstractEventLoop | None) -> bool:
         """Judges re-entry, certain dead-locks and lock order. False for a try that finds its own lock."""
-        ticket.owner = owner = current()
         own = owner.held.get(ticket.lock)
         if own is not None and own.held and not _taken_anew(ticket, own):
             if not ticket.waits:
@@ -256,9 +274,9 @@ class Client:
                     key=ticket.key,
                 )
             order.check(self._order, owner, ticket)
-        loop = running_loop() if self._blocks else None
         if (
-            loop is not None
+            self._blocks
+            and loop is not None
             and (holder := holder_in_loop(loop, ticket.lock)) is not None
             and not _taken_anew(ticket, holder.held.get(ticket.lock))
         ):
@@ -270,9 +288,11 @@ class Client:
         return True
 
     def _register(self, ticket: Ticket) -> None:
-        with self._mutex:
+        # In this order, and without a mutex: either ``close`` finds the ticket, or this finds the client closed.
+        self._tickets.add(ticket)
+        if self.closed:
+            self._tickets.discard(ticket)
             self._check_open()
-            self._tickets.add(ticket)
 
     def _check_open(self) -> None:
         if self.closed:

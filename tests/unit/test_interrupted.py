@@ -231,6 +231,9 @@ class Unwilling(MemoryEngine):
 
     interruption: BaseException | None = None
 
+    def drop(self, ticket: Ticket) -> bool:
+        return False
+
     def release(self, ticket: Ticket) -> Flow[None]:
         yield from super().release(ticket)
         interruption, self.interruption = self.interruption, None

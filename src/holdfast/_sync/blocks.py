@@ -10,7 +10,7 @@ from ..deadline import Deadline
 from ..errors import LockError, NotHeld
 from ..flow import finish, run
 from ..ticket import Ticket
-from .body import Body, OnLost
+from .body import BLOCKS, Body, OnLost
 from .held import Held
 
 
@@ -35,12 +35,18 @@ class Block:
             )
         ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
-            if not client.engine.ready:
+            engine = client.engine
+            if not engine.ready:
                 run(client.open(ticket))
+            granted: bool | None
             if self._secret is not None:
                 granted = run(client.attach(ticket, self._secret))
+            elif client.begin(ticket):
+                granted = engine.grab(ticket)
+                if granted is None:
+                    granted = run(engine.acquire(ticket))
             else:
-                granted = client.begin(ticket) and run(client.engine.acquire(ticket))
+                granted = False
             if not client.settle(ticket, granted):
                 return None
             held = Held(client, ticket)
@@ -48,7 +54,7 @@ class Block:
             return held
         except BaseException as error:
             try:
-                if client.can_wait(ticket, error):
+                if BLOCKS or client.can_wait(ticket, error):
                     finish(client.abandon(ticket))
                 else:
                     client.let_go(ticket)
@@ -62,10 +68,11 @@ class Block:
             return error
         ending, ticket = self._body.end(error), self._ticket
         try:
-            if not self._client.can_wait(ticket, error):
+            if not BLOCKS and not self._client.can_wait(ticket, error):
                 self._client.let_go(ticket)
             elif ticket.held:
-                finish(self._client.release(ticket))
+                if not self._client.drop(ticket):
+                    finish(self._client.finish_release(ticket))
             elif ticket.lost:
                 finish(self._client.drop_lost(ticket))
         except NotHeld:
