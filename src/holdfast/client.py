@@ -4,34 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 from . import fork, order
 from .deadline import Deadline, seconds
 from .engines.base import NOT_DETACHABLE, Engine, Holder
 from .errors import BackendUnavailable, ClientClosed, InvalidOption, LockError, NotAcquired, NotHeld, WouldDeadlock
 from .flow import Flow, Wakeup
-from .keys import Key, canonical_order
-from .owner import current, holder_in_loop, running_loop
+from .keys import Key, canonical_order, key_of
+from .options import (
+    DEFAULT_TTL,
+    DEFAULT_WAIT,
+    Unavailable,
+    Unset,
+    checked_note,
+    checked_owner,
+    checked_space,
+    checked_ttl,
+    proceeds,
+)
+from .owner import Owner, current, holder_in_loop, running_loop
 from .ticket import State, Ticket
 from .token import Token
 
-DEFAULT_WAIT: Final = 15.0
-DEFAULT_TTL: Final = 30.0
-
-
-class Unset:
-    """The type of ``UNSET``, which stands for the client's own default: ``None`` means *without limit*."""
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final = Unset()
-
-Busy = Literal["wait", "skip", "raise"]
-Unavailable = Literal["refuse", "proceed"]
-"""What becomes of a block whose engine cannot be reached: ``BackendUnavailable``, or it runs without a lock."""
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop
 
 
 class Client:
@@ -54,9 +51,9 @@ class Client:
         """How many blocks ran without a lock, since the engine was unavailable and they were told to proceed."""
         self._new_wakeup = new_wakeup
         self._blocks = blocks
-        self._space = _checked_space(space)
+        self._space = checked_space(space)
         self._wait = seconds("wait", wait)
-        self._ttl = self._checked_ttl(ttl, None)
+        self._ttl = checked_ttl(engine, ttl, None)
         self._order = order.order_check(order_check)
         self._tickets: set[Ticket] = set()
         self._mutex = Lock()
@@ -65,7 +62,7 @@ class Client:
     # What a call asks for
 
     def key(self, parts: tuple[object, ...]) -> Key:
-        return Key.of(*parts, space=self._space)
+        return key_of(self._space, parts)
 
     def ticket(
         self,
@@ -81,11 +78,11 @@ class Client:
             key,
             self.engine.wire(key),
             self._new_wakeup,
-            wait=self._wait if isinstance(wait, Unset) else seconds("wait", wait),
-            ttl=self._ttl if isinstance(ttl, Unset) else self._checked_ttl(ttl, key),
-            note=_checked_note(note),
-            owner_text=self._checked_owner(owner, key) if owner is not None else None,
-            proceeds=_proceeds(unavailable),
+            self._wait if isinstance(wait, Unset) else seconds("wait", wait),
+            self._ttl if isinstance(ttl, Unset) else checked_ttl(self.engine, ttl, key),
+            note if note is None else checked_note(note),
+            owner if owner is None else checked_owner(self.engine, owner, key),
+            unavailable != "refuse" and proceeds(unavailable),
         )
 
     def tickets(
@@ -127,7 +124,10 @@ class Client:
     def begin(self, ticket: Ticket) -> bool:
         """Before anything is acquired. False for a try that finds its own lock; raises if the wait could never end."""
         ticket.at(self.engine.server)
-        if not self._may_wait(ticket):
+        loop = running_loop()
+        ticket.owner = owner = current(loop)
+        # Who holds nothing can neither re-enter nor take locks in the wrong order.
+        if (owner.held or (loop is not None and self._blocks)) and not self._may_wait(ticket, owner, loop):
             return False
         self._register(ticket)
         return True
@@ -149,7 +149,7 @@ class Client:
         import logging
 
         self._tickets.discard(ticket)
-        ticket.owner = current()
+        ticket.owner = current(running_loop())
         ticket.unprotected()
         with self._mutex:
             self.unprotected += 1
@@ -158,7 +158,7 @@ class Client:
 
     def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
         """Takes a detached lock up again."""
-        ticket.owner = current()
+        ticket.owner = current(running_loop())
         ticket.at(self.engine.server)
         self._register(ticket)
         granted = yield from self.engine.attach(ticket, secret)
@@ -175,27 +175,39 @@ class Client:
         if ticket.held:
             yield from self.release(ticket)
 
-    def release(self, ticket: Ticket) -> Flow[None]:
-        """Releases; raises if there is nothing to release (any more)."""
+    def drop(self, ticket: Ticket) -> bool:
+        """``release`` by the shortest way. False if what is left of it is the engine's ``release``."""
         try:
             ticket.end(State.RELEASED)
             self._tickets.discard(ticket)
-            if ticket.protected:
-                yield from self.engine.release(ticket)
+            return not ticket.protected or self.engine.drop(ticket)
+        except (KeyboardInterrupt, SystemExit):
+            # It struck half-way, and no one will come back for this ticket. Releasing twice does no harm.
+            if ticket.state is State.RELEASED and ticket.protected:
+                self.engine.let_go(ticket)
+            raise
+
+    def release(self, ticket: Ticket) -> Flow[None]:
+        """Releases; raises if there is nothing to release (any more)."""
+        if not self.drop(ticket):
+            yield from self.finish_release(ticket)
+
+    def finish_release(self, ticket: Ticket) -> Flow[None]:
+        """What ``drop`` left to do."""
+        try:
+            yield from self.engine.release(ticket)
         except BackendUnavailable as error:
             if not ticket.proceeds:
                 raise
             # The block has run. An error now would have it run again, by whoever goes on without the engine.
             _log_unreleased(ticket, error)
         except (KeyboardInterrupt, SystemExit):
-            # It struck half-way, and no one will come back for this ticket. Releasing twice does no harm.
-            if ticket.state is State.RELEASED and ticket.protected:
-                yield from self.engine.release(ticket)
+            yield from self.engine.release(ticket)
             raise
 
     def can_wait(self, ticket: Ticket, error: BaseException | None) -> bool:
         """False in a coroutine that the garbage collector ends, in whatever task or thread it happens to run."""
-        return self._blocks or not isinstance(error, GeneratorExit) or current() is ticket.owner
+        return self._blocks or not isinstance(error, GeneratorExit) or current(running_loop()) is ticket.owner
 
     def let_go(self, ticket: Ticket) -> None:
         """Releases where nobody can wait for it."""
@@ -215,7 +227,7 @@ class Client:
         if ttl is None:
             ttl = ticket.ttl if ticket.ttl is not None else DEFAULT_TTL
         elif self.engine.capabilities.expiring:
-            self._checked_ttl(ttl, ticket.key)
+            checked_ttl(self.engine, ttl, ticket.key)
         if ticket.protected:
             yield from self.engine.extend(ticket, ttl)
 
@@ -273,9 +285,8 @@ class Client:
         if not self.engine.ready:
             yield from self.engine.open(deadline, self._new_wakeup)
 
-    def _may_wait(self, ticket: Ticket) -> bool:
+    def _may_wait(self, ticket: Ticket, owner: Owner, loop: AbstractEventLoop | None) -> bool:
         """Judges re-entry, certain dead-locks and lock order. False for a try that finds its own lock."""
-        ticket.owner = owner = current()
         own = owner.held.get(ticket.lock)
         if own is not None and own.held and not _taken_anew(ticket, own):
             if not ticket.waits:
@@ -291,9 +302,9 @@ class Client:
                     key=ticket.key,
                 )
             order.check(self._order, owner, ticket)
-        loop = running_loop() if self._blocks else None
         if (
-            loop is not None
+            self._blocks
+            and loop is not None
             and (holder := holder_in_loop(loop, ticket.lock)) is not None
             and not _taken_anew(ticket, holder.held.get(ticket.lock))
         ):
@@ -305,31 +316,15 @@ class Client:
         return True
 
     def _register(self, ticket: Ticket) -> None:
-        with self._mutex:
+        # In this order, and without a mutex: either ``close`` finds the ticket, or this finds the client closed.
+        self._tickets.add(ticket)
+        if self.closed:
+            self._tickets.discard(ticket)
             self._check_open()
-            self._tickets.add(ticket)
 
     def _check_open(self) -> None:
         if self.closed:
             raise ClientClosed
-
-    def _checked_ttl(self, ttl: float | None, key: Key | None) -> float | None:
-        expiring = self.engine.capabilities.expiring
-        if ttl is None:
-            return DEFAULT_TTL if expiring else None
-        if not expiring:
-            raise self.engine.unsupported(f"ttl={ttl!r}", "its locks have no lease; leave ttl out", key)
-        checked = seconds("ttl", ttl)
-        if not checked:
-            raise InvalidOption(f"ttl={ttl!r}: a lease lasts more than 0 seconds, and ends", key=key)
-        return checked
-
-    def _checked_owner(self, owner: str, key: Key) -> str:
-        if not isinstance(owner, str) or not owner:
-            raise InvalidOption(f"owner={owner!r}: give a string that is not empty", key=key)
-        if not self.engine.capabilities.detachable:
-            raise self.engine.unsupported("owner=", NOT_DETACHABLE, key)
-        return owner
 
     def _start_afresh(self) -> None:
         self._mutex = Lock()
@@ -341,26 +336,7 @@ def _taken_anew(ticket: Ticket, own: Ticket | None) -> bool:
     return own is not None and ticket.owner_text is not None and ticket.owner_text == own.owner_text
 
 
-def _checked_space(space: str) -> str:
-    if not isinstance(space, str):
-        raise InvalidOption(f"space={space!r}: give a string")
-    Key.of("any", space=space)
-    return space
-
-
-def _proceeds(unavailable: str) -> bool:
-    if unavailable not in ("refuse", "proceed"):
-        raise InvalidOption(f"unavailable={unavailable!r}: it is 'refuse' or 'proceed'")
-    return unavailable == "proceed"
-
-
 def _log_unreleased(ticket: Ticket, error: BackendUnavailable) -> None:
     import logging
 
     logging.getLogger("holdfast").warning("action=unreleased key=%s reason=%s", ticket.key, error)
-
-
-def _checked_note(note: str | None) -> str | None:
-    if note is not None and not isinstance(note, str):
-        raise InvalidOption(f"note={note!r}: give a string")
-    return note

@@ -118,7 +118,9 @@ class TaskWakeup:
         bell = _bells.get(id(self._loop))
         if bell is not None:
             bell.due.append(self)
-            return True
+            if _bells.get(id(self._loop)) is bell:
+                return True
+            # It has rung meanwhile, and may have been emptied before this one came.
         bell = _bells[id(self._loop)] = _Bell()
         bell.due.append(self)
         try:

@@ -67,13 +67,7 @@ class Key:
     @classmethod
     def of(cls, *parts: object, space: str = "") -> Key:
         """The key named by ``parts``: one string, one ``Key``, or a namespace and an entity id."""
-        if len(parts) == 1 and isinstance(parts[0], tuple):
-            parts = parts[0]  # the cache looks at the types of its arguments, not into a tuple
-        try:
-            # typed: 1, 1.0 and True are equal and must not share a cache entry.
-            return _cached(space, *parts)
-        except TypeError:
-            return _checked(space, *parts)  # an unhashable part: say which
+        return key_of(space, parts)
 
     @classmethod
     def parse(cls, text: str) -> Key:
@@ -134,6 +128,17 @@ class Key:
 
     def __reduce__(self) -> tuple[object, ...]:
         return Key, (self.space, self.name, self.namespace, self.entity)
+
+
+def key_of(space: str, parts: tuple[object, ...]) -> Key:
+    """``Key.of`` for whoever has the parts in a tuple."""
+    if len(parts) == 1 and isinstance(parts[0], tuple):
+        parts = parts[0]  # the cache looks at the types of its arguments, not into a tuple
+    try:
+        # typed: 1, 1.0 and True are equal and must not share a cache entry.
+        return _cached(space, *parts)
+    except TypeError:
+        return _checked(space, *parts)  # an unhashable part: say which
 
 
 def lock_key_from_string(name: str) -> int:

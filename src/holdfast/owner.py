@@ -52,8 +52,8 @@ def running_loop() -> AbstractEventLoop | None:
     return loop
 
 
-def current() -> Owner:
-    loop = running_loop()
+def current(loop: AbstractEventLoop | None) -> Owner:
+    """Who runs right now; ``loop`` is the running loop."""
     if loop is None:
         return _threads.owner
     task = sys.modules["asyncio"].current_task(loop)

@@ -66,7 +66,6 @@ class Ticket:
         key: Key,
         wire: Hashable,
         new_wakeup: Callable[[], Wakeup],
-        *,
         wait: float | None = None,
         ttl: float | None = None,
         note: str | None = None,

@@ -10,21 +10,27 @@ from holdfast.ticket import Ticket
 
 
 class Sound(MemoryEngine):
-    """Not broken: an engine of one's own, found by the name of the function that makes it."""
+    """Not broken: an engine of one's own, found by the name of the function that makes it. It has no short ways."""
+
+    def grab(self, ticket: Ticket) -> bool | None:
+        return None
+
+    def drop(self, ticket: Ticket) -> bool:
+        return False
 
 
-class LetsEverybodyIn(MemoryEngine):
+class LetsEverybodyIn(Sound):
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         ticket.granted(fence=1)
         return at_once(True)
 
 
-class NeverReleases(MemoryEngine):
+class NeverReleases(Sound):
     def release(self, ticket: Ticket) -> Flow[None]:
         return at_once(None)
 
 
-class ForgetsCancelledWaiters(MemoryEngine):
+class ForgetsCancelledWaiters(Sound):
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         if self._space.enter(ticket):
             return True
@@ -34,27 +40,27 @@ class ForgetsCancelledWaiters(MemoryEngine):
         return self._space.leave(ticket)
 
 
-class StartsItsDeadlineAgain(MemoryEngine):
+class StartsItsDeadlineAgain(Sound):
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         if ticket.waits and ticket.wait is not None:
             ticket.deadline = Deadline.after(ticket.wait + 2)
         return super().acquire(ticket)
 
 
-class SameFenceForAll(MemoryEngine):
+class SameFenceForAll(Sound):
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         granted = yield from super().acquire(ticket)
         ticket.fence = 7
         return granted
 
 
-class ReleasesWhoeverHolds(MemoryEngine):
+class ReleasesWhoeverHolds(Sound):
     def release(self, ticket: Ticket) -> Flow[None]:
         holder = self._space.holder(ticket.wire)
         return super().release(holder if holder is not None else ticket)
 
 
-class EvictsInSilence(MemoryEngine):
+class EvictsInSilence(Sound):
     def evict(self, key: Any, *, force: bool) -> Flow[bool]:
         ticket = self._space.holder(self.wire(key))
         if ticket is not None:
@@ -62,9 +68,9 @@ class EvictsInSilence(MemoryEngine):
         return at_once(ticket is not None)
 
 
-class DeclaresWhatItHasNot(MemoryEngine):
+class DeclaresWhatItHasNot(Sound):
     capabilities = Capabilities(fenced=True, fair=True, detachable=True, expiring=True, scope="process")
 
 
-class ForgetsToDeclare(MemoryEngine):
+class ForgetsToDeclare(Sound):
     capabilities = Capabilities(fenced=True, fair=True, scope="process")

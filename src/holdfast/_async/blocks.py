@@ -9,7 +9,7 @@ from ..deadline import Deadline
 from ..errors import BackendUnavailable, LockError, NotHeld
 from ..flow import finish_async, run_async
 from ..ticket import Ticket
-from .body import Body, OnLost
+from .body import BLOCKS, Body, OnLost
 from .held import AsyncHeld
 
 
@@ -34,13 +34,19 @@ class AsyncBlock:
             )
         ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
+            granted: bool | None
             try:
-                if not client.engine.ready:
+                engine = client.engine
+                if not engine.ready:
                     await run_async(client.open(ticket))
                 if self._secret is not None:
                     granted = await run_async(client.attach(ticket, self._secret))
+                elif client.begin(ticket):
+                    granted = engine.grab(ticket)
+                    if granted is None:
+                        granted = await run_async(engine.acquire(ticket))
                 else:
-                    granted = client.begin(ticket) and await run_async(client.engine.acquire(ticket))
+                    granted = False
             except BackendUnavailable as error:
                 granted = client.proceed(ticket, error)
             if not client.settle(ticket, granted):
@@ -50,7 +56,7 @@ class AsyncBlock:
             return held
         except BaseException as error:
             try:
-                if client.can_wait(ticket, error):
+                if BLOCKS or client.can_wait(ticket, error):
                     await finish_async(client.abandon(ticket))
                 else:
                     client.let_go(ticket)
@@ -64,10 +70,11 @@ class AsyncBlock:
             return error
         ending, ticket = self._body.end(error), self._ticket
         try:
-            if not self._client.can_wait(ticket, error):
+            if not BLOCKS and not self._client.can_wait(ticket, error):
                 self._client.let_go(ticket)
             elif ticket.held:
-                await finish_async(self._client.release(ticket))
+                if not self._client.drop(ticket):
+                    await finish_async(self._client.finish_release(ticket))
             elif ticket.lost:
                 await finish_async(self._client.drop_lost(ticket))
         except NotHeld:

@@ -10,7 +10,7 @@ from ..deadline import Deadline
 from ..errors import BackendUnavailable, LockError, NotHeld
 from ..flow import finish, run
 from ..ticket import Ticket
-from .body import Body, OnLost
+from .body import BLOCKS, Body, OnLost
 from .held import Held
 
 
@@ -35,13 +35,19 @@ class Block:
             )
         ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
+            granted: bool | None
             try:
-                if not client.engine.ready:
+                engine = client.engine
+                if not engine.ready:
                     run(client.open(ticket))
                 if self._secret is not None:
                     granted = run(client.attach(ticket, self._secret))
+                elif client.begin(ticket):
+                    granted = engine.grab(ticket)
+                    if granted is None:
+                        granted = run(engine.acquire(ticket))
                 else:
-                    granted = client.begin(ticket) and run(client.engine.acquire(ticket))
+                    granted = False
             except BackendUnavailable as error:
                 granted = client.proceed(ticket, error)
             if not client.settle(ticket, granted):
@@ -51,7 +57,7 @@ class Block:
             return held
         except BaseException as error:
             try:
-                if client.can_wait(ticket, error):
+                if BLOCKS or client.can_wait(ticket, error):
                     finish(client.abandon(ticket))
                 else:
                     client.let_go(ticket)
@@ -65,10 +71,11 @@ class Block:
             return error
         ending, ticket = self._body.end(error), self._ticket
         try:
-            if not self._client.can_wait(ticket, error):
+            if not BLOCKS and not self._client.can_wait(ticket, error):
                 self._client.let_go(ticket)
             elif ticket.held:
-                finish(self._client.release(ticket))
+                if not self._client.drop(ticket):
+                    finish(self._client.finish_release(ticket))
             elif ticket.lost:
                 finish(self._client.drop_lost(ticket))
         except NotHeld:

@@ -8,11 +8,12 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from ..client import DEFAULT_WAIT, UNSET, Busy, Client, Unavailable, Unset
+from ..client import Client
 from ..engines.base import Capabilities, Engine, Holder
 from ..engines.registry import engine_from_url
 from ..flow import ThreadWakeup, finish, run
 from ..keys import Key, KeyLike
+from ..options import DEFAULT_WAIT, UNSET, Busy, Unavailable, Unset
 from ..template import KeyTemplate, checked_busy
 from ..token import Token
 from .blocks import Hold, HoldMany, TryHold

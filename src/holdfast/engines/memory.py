@@ -106,6 +106,13 @@ class MemoryEngine(Engine):
     def wire(self, key: Key) -> Hashable:
         return key.text
 
+    def grab(self, ticket: Ticket) -> bool | None:
+        return self._space.take_if_free(ticket) or None
+
+    def drop(self, ticket: Ticket) -> bool:
+        self._space.pass_on(ticket)
+        return True
+
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         granted = False
         try:

@@ -35,6 +35,21 @@ class Queues(Late):
         """Called under the mutex, so that what it hands out (a fence) is in the order of the grants."""
         ticket.granted()
 
+    def take_if_free(self, ticket: Ticket) -> bool:
+        """Takes the lock if it is free, else does nothing."""
+        refuse_amid(self.mutex, ticket)
+        try:
+            with self.mutex:
+                if ticket.wire in self._by_wire:
+                    return False
+                # The ticket first: should Ctrl-C strike between the two, it says that there is something to undo.
+                self.grant(ticket)
+                self._by_wire[ticket.wire] = Queue(ticket)
+                return True
+        finally:
+            if self.late:
+                self.catch_up()
+
     def enter(self, ticket: Ticket) -> bool:
         """Takes the lock if it is free; else puts a ticket that waits at the end of its queue."""
         refuse_amid(self.mutex, ticket)
@@ -42,8 +57,7 @@ class Queues(Late):
             with self.mutex:
                 queue = self._by_wire.get(ticket.wire)
                 if queue is None:
-                    # The ticket first: should Ctrl-C strike between the two, it says that there is something to undo.
-                    self.grant(ticket)
+                    self.grant(ticket)  # first, as above
                     self._by_wire[ticket.wire] = Queue(ticket)
                     return True
                 if ticket.waits:

@@ -76,10 +76,10 @@ class LeaseEngine(Engine):
         """Until it is granted, or busy and not waited for, or the deadline has passed."""
         ticket = lease.ticket
         while True:
-            wakeup = ticket.arm()  # first: what is told from here on is not missed
-            with self._house.mutex:  # whoever woke it may not be done with it: it is granted after that
+            with self._house.mutex:  # whoever grants it wakes it first: so it must not have been granted
                 if ticket.state is not State.WAITING:
                     return
+                wakeup = ticket.arm()
             if lease.ask_at <= monotonic():
                 if not (yield from self._ask(lease)):
                     return
@@ -148,8 +148,8 @@ class LeaseEngine(Engine):
         if self._backend.amid():
             house.give_up(lease)
             return
-        if ticket.state is State.LOST:  # it may be ours there, all the same
-            yield from self._leave(lease)
+        if ticket.state is State.LOST:
+            yield from self._leave(lease)  # the server may not know yet
             return
         try:
             released = yield from self._give_back(lease, ANSWER_SECONDS)

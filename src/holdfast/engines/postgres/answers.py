@@ -42,6 +42,15 @@ class Answers:
         line = request.line
         request.done = True
         line.wanted = False
+        taker = line.taker
+        if granted and taker is not None:
+            line.taker = None
+            connection.lines[line.key] = line
+            line.connection, line.holder = connection, taker
+            taker.granted()
+            connection.hub.courier.watch()
+            return
+        line.queue_taker()
         if granted:
             self._got(connection, line)
             return
@@ -72,7 +81,10 @@ class Answers:
         connection.lines.pop(line.key, None)
         line.connection, line.wanted = None, False
         request.finish(was_held)
-        self._want_or_drop(line)
+        if line.waiting:
+            self._want_or_drop(line)
+        elif self.lines.by_key.get(line.key) is line:
+            del self.lines.by_key[line.key]
 
     def _got(self, connection: LockConnection, line: Line) -> None:
         connection.lines[line.key] = line
@@ -95,12 +107,14 @@ class Answers:
 
     def _fail(self, line: Line, error: BaseException, of: Hub | None = None) -> None:
         """Ends the waits for the line: all, or those of one hub."""
+        line.queue_taker()
         for ticket in [ticket for ticket, hub in line.waiting.items() if of in (None, hub)]:
             del line.waiting[ticket]
             _tell(ticket, error)
         self.lines.drop_if_unused(line)
 
     def _want_or_drop(self, line: Line) -> None:
+        line.queue_taker()
         if line.waiting:
             next(iter(line.waiting.values())).wishes.add(line)
         else:
@@ -109,5 +123,5 @@ class Answers:
 
 def _tell(ticket: Ticket, error: BaseException) -> None:
     ticket.engine_state = error
-    assert ticket.wakeup is not None
-    ticket.wakeup.wake()
+    if ticket.wakeup is not None:
+        ticket.wakeup.wake()

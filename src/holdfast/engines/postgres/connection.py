@@ -61,6 +61,8 @@ class LockConnection:
         self.served_by = 0
         """The caller's thread that is at work on it now, and then is the one to close it; 0 if it is the courier."""
         self.trip: Trip | None = None
+        self._sent: Request | None = None
+        """The request of a thread that serves just itself, from when it is sent to when it is answered."""
         self.broken: BaseException | None = None
         self._connection = opened.connection
         self._poll = select.poll()
@@ -68,11 +70,12 @@ class LockConnection:
 
     # Who drives a round trip
 
-    def serve_in_thread(self, request: Request, *, alone: bool) -> None:
+    def serve_in_thread(self, request: Request) -> None:
         """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
         self.served_by = here = get_ident()
+        request.serves = False
         try:
-            if self.broken is not None or (alone and self._serve_alone(request)):
+            if self.broken is not None or self._serve_alone(request):
                 return
             self.trip = self.trip or self.serve()
             for _ in self.trip:
@@ -84,6 +87,8 @@ class LockConnection:
         except psycopg.Error as error:
             self.hub.broke(self, error)
         except BaseException:
+            if self._sent is request and self.trip is None:  # in the wait for an answer, most likely
+                self.trip = self._rest_of(request)
             if isinstance(self.trip, GeneratorType) and self.trip.gi_frame is not None:
                 self.hub.drive_soon(self)
             else:
@@ -100,26 +105,25 @@ class LockConnection:
 
         False if it is not that case, or has turned out not to be: then ``trip`` is what is left to do.
         """
-        line = request.line
-        if line is None or len(self.pending) != 1:
+        line, pending = request.line, self.pending
+        if line is None or len(pending) != 1 or pending[0] is not request:
             return False
-        self.pending.popleft()
+        pending.popleft()
         self.in_flight = (request,)
         pg, attempts = self.pg, type(request) is Try
         pg.send_query_prepared(line.form.attempt if attempts else line.form.unlock, line.parameters)
-        self.trip = self._rest_of(request)
+        self._sent = request
         # Most answers come at once: only then is it asked how long to wait for one.
         if not self._poll.poll(_AT_ONCE) and not self.readable(request.deadline):
+            self.trip = self._rest_of(request)
             self.hub.drive_soon(self)
             return True
         pg.consume_input()
-        if pg.is_busy():
-            return False
-        result = pg.get_result()
+        result = None if pg.is_busy() else pg.get_result()
         if result is None or result.status != _ROWS or pg.is_busy() or pg.get_result() is not None:
             self.trip = self._rest_of(request, result)
             return False
-        self.trip = None
+        self._sent = None
         yes = result.get_value(0, 0) == b"t"
         hub = self.hub
         with hub.mutex:
@@ -128,7 +132,11 @@ class LockConnection:
             else:
                 hub.unlocked(self, request, yes)  # type: ignore[arg-type]
             self.in_flight = ()
-            hub.next_duty(self)
+            if pending or self.waits:
+                hub.next_duty(self)
+            else:
+                self.served_by = 0
+                self.duty = False
         return True
 
     def readable(self, deadline: Deadline) -> bool:
@@ -204,6 +212,7 @@ class LockConnection:
 
     def _rest_of(self, request: Request, result: pq.abc.PGresult | None = None) -> Trip:
         """The end of a round trip that was begun alone."""
+        self._sent = None
         result = yield from self._answer(result)
         assert result is not None
         if isinstance(request, Try):

@@ -11,15 +11,15 @@ import psycopg
 from ... import fork
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, InvalidOption, LockLost
-from ...flow import Flow, Wakeup, at_once
-from ...keys import Key, PgKey
+from ...flow import Flow, ThreadWakeup, Wakeup, at_once, run
+from ...keys import Key
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Holder, describe, told
 from .answers import Busy
 from .connect import checked_conninfo, split_mode
 from .holders import LockRow, holders_from, parse_rows
 from .hub import Hub
-from .requests import ANSWER_SECONDS, Ask
+from .requests import ANSWER_SECONDS, Ask, Try, Unlock
 
 _OPTIONS: Final = {"max_connections": 4, "max_waiting": 8}
 CLOSE_SECONDS: Final = 2.0
@@ -78,37 +78,67 @@ class PostgresEngine(Engine):
 
     @property
     def server(self) -> Hashable:
-        return ("postgresql", self._hub.identity)
+        return self._hub.lines  # one for each database, however it is reached
 
     def wire(self, key: Key) -> Hashable:
-        return key.pg
+        return key._pg or key.pg
+
+    def grab(self, ticket: Ticket) -> bool | None:
+        """For a thread, which makes the round trip itself if the connection is free."""
+        if ticket.new_wakeup is not ThreadWakeup:
+            return None
+        try:
+            request = self._hub.join(ticket, ticket.wire)
+            if request is not None and request.serves:
+                request.serve()
+            return ticket.state is not State.WAITING or run(self._wait(ticket, request))
+        except BaseException:
+            self._leave(ticket)
+            raise
 
     def acquire(self, ticket: Ticket) -> Flow[bool]:
-        hub, key = self._hub, ticket.wire
-        assert isinstance(key, PgKey)
         try:
-            request = hub.join(ticket, key)
-            if request is not None:
-                yield request
-            elif (wakeup := ticket.wakeup) is not None:
-                yield wakeup.sleep(ticket.deadline)
-        finally:
-            # Around all of it: Ctrl-C before the sleep must not leave the ticket in its line, to be granted a lock.
-            try:
-                granted = ticket.state is not State.WAITING or hub.leave(ticket, key)
-            except KeyboardInterrupt:  # struck in there
-                hub.leave(ticket, key)
-                raise
+            request = self._hub.join(ticket, ticket.wire)
+            return (yield from self._wait(ticket, request))
+        except BaseException:
+            self._leave(ticket)
+            raise
+
+    def _wait(self, ticket: Ticket, request: Try | None) -> Flow[bool]:
+        if request is not None:
+            yield request
+        elif (wakeup := ticket.wakeup) is not None:
+            yield wakeup.sleep(ticket.deadline)
+        granted = self._leave(ticket)
         if isinstance(ticket.engine_state, BaseException) and not isinstance(ticket.engine_state, Busy):
             raise ticket.engine_state
         return granted
 
+    def _leave(self, ticket: Ticket) -> bool:
+        """Whatever ended the wait, the ticket must not stay in its line, to be granted a lock."""
+        try:
+            return ticket.state is not State.WAITING or self._hub.leave(ticket, ticket.wire)
+        except KeyboardInterrupt:  # struck in there
+            self._hub.leave(ticket, ticket.wire)
+            raise
+
+    def drop(self, ticket: Ticket) -> bool:
+        """For a thread, as ``grab``."""
+        if ticket.new_wakeup is not ThreadWakeup:
+            return False
+        request = self._hub.release(ticket, ticket.wire, ThreadWakeup)
+        if request is not None:
+            if request.serves:
+                request.serve()
+            if not request.done or request.error is not None or not request.result:
+                run(self._unlocked(ticket, request))
+        return True
+
     def release(self, ticket: Ticket) -> Flow[None]:
-        key = ticket.wire
-        assert isinstance(key, PgKey)
-        request = self._hub.release(ticket, key, ticket.new_wakeup)
-        if request is None:
-            return
+        request = self._hub.release(ticket, ticket.wire, ticket.new_wakeup)
+        return self._unlocked(ticket, request) if request is not None else at_once(None)
+
+    def _unlocked(self, ticket: Ticket, request: Unlock) -> Flow[None]:
         yield request
         if not request.done:
             if self._hub.must_not_wait(request.connection):
@@ -123,7 +153,6 @@ class PostgresEngine(Engine):
             raise LockLost(f"{ticket.key} was lost before it was released: {why}", key=ticket.key)
 
     def let_go(self, ticket: Ticket) -> None:
-        assert isinstance(ticket.wire, PgKey)
         self._hub.give_back(ticket, ticket.wire)
 
     def take_back(self, ticket: Ticket) -> Flow[None]:
@@ -154,8 +183,7 @@ class PostgresEngine(Engine):
         return True
 
     def who_holds(self, ticket: Ticket) -> str:
-        assert isinstance(ticket.wire, PgKey)
-        line = self._hub.lines.by_key.get(ticket.wire)
+        line = self._hub.lines.by_key.get(ticket.key.pg)
         return f"; held by {told(line.holder)}" if line is not None and line.holder is not None else ""
 
     def close(self) -> Flow[None]:

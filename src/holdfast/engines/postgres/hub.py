@@ -114,21 +114,38 @@ class Hub(Duty):
 
     # A caller's way in and out
 
-    def join(self, ticket: Ticket, key: PgKey) -> Try | None:
+    def join(self, ticket: Ticket, key: Any) -> Try | None:
         """Puts the ticket into its line. What is asked of the server if it is the first there, else None."""
-        refuse_amid(self.mutex, ticket)
-        with self.mutex:
+        mutex = self.mutex
+        refuse_amid(mutex, ticket)
+        with mutex:
             if self._closed:
                 raise ClientClosed
-            line = self.lines.join(ticket, key, self)
-            if line is None:
+            by_key = self.lines.by_key
+            line = by_key.get(key)
+            if line is not None:
+                if ticket.wait != 0:
+                    ticket.arm()
+                    line.add(ticket, self)
                 return None
+            by_key[key] = line = Line(key)
             line.wanted, line.asks = True, self
+            connection = self.choose()
+            if connection is not None and not connection.duty and ticket.new_wakeup is ThreadWakeup:
+                line.taker = ticket  # its own thread makes the round trip: nobody has to wake it
+            else:
+                ticket.arm()
+                line.add(ticket, self)
             request = Try(self, line, ticket)
-            self.queue(request, self.choose())
+            self.queue(request, connection)
             return request
 
-    def leave(self, ticket: Ticket, key: PgKey) -> bool:
+    def arm(self, ticket: Ticket) -> Wakeup | None:
+        """For a thread that has made its round trip and has to wait on. None if it need not."""
+        with self.mutex:
+            return ticket.arm() if ticket.state is State.WAITING and ticket.engine_state is None else None
+
+    def leave(self, ticket: Ticket, key: Any) -> bool:
         """Ends the ticket's wait. True if it has been granted the lock meanwhile."""
         if self.mutex._is_owned():
             self.courier.call(partial(self._leave_late, ticket, key))
@@ -137,13 +154,15 @@ class Hub(Duty):
             if ticket.state is not State.WAITING:  # also if it was evicted already: a loss, not a busy lock
                 return True
             line = self.lines.by_key.get(key)
-            if line is not None and line.waiting.pop(ticket, None) is not None and not line.waiting:
+            if line is not None and line.taker is ticket:
+                line.taker = None  # what is asked for it comes to the next in line, or is given back
+            elif line is not None and line.waiting.pop(ticket, None) is not None and not line.waiting:
                 if line.asks is not None:
                     line.asks.wishes.withdraw(line)
                 self.lines.drop_if_unused(line)
             return False
 
-    def release(self, ticket: Ticket, key: PgKey, wakeup: Callable[[], Wakeup] | None) -> Unlock | None:
+    def release(self, ticket: Ticket, key: Any, wakeup: Callable[[], Wakeup] | None) -> Unlock | None:
         """Hands the lock on inside the process, or queues its unlock.
 
         The garbage collector may end an abandoned block in a thread that is inside the mutex. To wait for it there
@@ -167,7 +186,7 @@ class Hub(Duty):
             self.queue(request, line.connection)
             return request
 
-    def give_back(self, ticket: Ticket, key: PgKey) -> None:
+    def give_back(self, ticket: Ticket, key: Any) -> None:
         """Releases without anybody waiting for it."""
         request = self.release(ticket, key, None)
         if request is not None and request.serves and request.connection is not None:

@@ -51,6 +51,7 @@ class Line:
         "holder",
         "key",
         "parameters",
+        "taker",
         "waiting",
         "waits_on",
         "wanted",
@@ -67,6 +68,8 @@ class Line:
         self.holder: Ticket | None = None
         self.connection: LockConnection | None = None
         """Where the server's lock is, while it is held here."""
+        self.taker: Ticket | None = None
+        """The first of all, while its own thread asks the server. It is awake, and queues only if it has to wait."""
         self.waiting: OrderedDict[Ticket, Hub] = _NOBODY
         """Who waits, each with the hub of its client: a lock is held on a connection of its holder's own hub only."""
         self.handovers = 0
@@ -84,8 +87,8 @@ class Line:
         """
         while self.waiting and next(iter(self.waiting.values())) is hub:
             heir, _ = self.waiting.popitem(last=False)
-            assert heir.wakeup is not None
-            if heir.wakeup.wake():  # it cannot look at its state before the mutex is free again
+            # It cannot look at its state before the mutex is free again. Who has no wakeup is awake: a former taker.
+            if heir.wakeup is None or heir.wakeup.wake():
                 heir.granted()
                 heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
                 self.holder = heir
@@ -98,8 +101,15 @@ class Line:
     def add(self, ticket: Ticket, hub: Hub) -> None:
         if self.waiting is _NOBODY:
             self.waiting = OrderedDict()
-        ticket.arm()
         self.waiting[ticket] = hub
+
+    def queue_taker(self) -> None:
+        """The taker did not get the lock at once: from now on it waits like the others, before them."""
+        taker, self.taker = self.taker, None
+        if taker is not None:
+            assert self.asks is not None
+            self.add(taker, self.asks)
+            self.waiting.move_to_end(taker, last=False)
 
 
 class Lines:
@@ -111,18 +121,8 @@ class Lines:
         self.by_key: dict[PgKey, Line] = {}
         fork.in_child(self._start_afresh)
 
-    def join(self, ticket: Ticket, key: PgKey, hub: Hub) -> Line | None:
-        """Under the mutex. A new line if the ticket is the first in it; else the ticket waits, if it waits at all."""
-        line = self.by_key.get(key)
-        if line is None:
-            self.by_key[key] = line = Line(key)
-            line.add(ticket, hub)
-            return line
-        if ticket.waits:
-            line.add(ticket, hub)
-        return None
-
     def drop_if_unused(self, line: Line) -> None:
+        """Under the mutex."""
         if line.holder is None and not line.waiting and not line.wanted and self.by_key.get(line.key) is line:
             del self.by_key[line.key]
 

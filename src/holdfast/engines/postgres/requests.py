@@ -56,10 +56,14 @@ class Request:
         if self.wakeup is not None:
             self.wakeup.wake()
 
+    def serve(self) -> None:
+        """In the caller's thread, which found the connection free and has its duty."""
+        assert self.connection is not None
+        self.connection.serve_in_thread(self)
+
     def block(self) -> None:
         if self.serves:
-            assert self.connection is not None
-            self.connection.serve_in_thread(self, alone=True)
+            self.serve()
         try:
             while not self.settled and not self.deadline.passed:
                 if self.wakeup is None or self._hub.must_not_wait(self.connection):
@@ -67,7 +71,7 @@ class Request:
                 self.wakeup.sleep(self.deadline).block()
                 connection = self._hub.accept_duty(self) if self.offered else None
                 if connection is not None:
-                    connection.serve_in_thread(self, alone=False)
+                    connection.serve_in_thread(self)
         finally:
             if self.sleeps:  # left at the deadline, or by Ctrl-C
                 self._hub.nobody_sleeps(self)
@@ -99,6 +103,13 @@ class Try(Request):
     def settled(self) -> bool:
         ticket = self.ticket
         return ticket is None or ticket.state is not State.WAITING or ticket.engine_state is not None
+
+    def block(self) -> None:
+        if self.serves:
+            self.serve()
+        if self.wakeup is None and self.ticket is not None:
+            self.wakeup = self._hub.arm(self.ticket)
+        super().block()
 
 
 class Unlock(Request):
