@@ -20,6 +20,13 @@ SECRET = "hunter2 & co/@:%#?"
 
 
 @pytest.fixture
+def alone(tmp_path: Path) -> Iterator[OwnServer]:
+    """One that nobody else in this process has to do with."""
+    with OwnServer(tmp_path / "alone") as server:
+        yield server
+
+
+@pytest.fixture
 def guarded(tmp_path: Path) -> Iterator[OwnServer]:
     with OwnServer(tmp_path / "guarded", requirepass="hunter2") as server:
         yield server
@@ -94,7 +101,9 @@ def test_what_is_no_client_is_refused() -> None:
         RedisEngine.from_client(object())
 
 
-def test_at_most_three_connections_however_many_locks_and_threads(url: str, db: Database, key: str) -> None:
+def test_at_most_three_connections_however_many_locks_and_threads(alone: OwnServer, key: str) -> None:
+    url, db = alone.url, alone.database()
+
     async def main() -> None:
         async with AsyncLocks.from_url(url, ttl=1) as locks:
             blocks = [locks.hold(f"{key}-{number}") for number in range(500)]
@@ -109,7 +118,8 @@ def test_at_most_three_connections_however_many_locks_and_threads(url: str, db: 
     wait_until(lambda: not mine(db), "a connection was left")
 
 
-def test_threads_share_one_connection_and_each_gets_its_own_answer(url: str, db: Database, key: str) -> None:
+def test_threads_share_one_connection_and_each_gets_its_own_answer(alone: OwnServer, key: str) -> None:
+    url, db = alone.url, alone.database()
     with Locks.from_url(url) as locks:
         failures: list[BaseException] = []
 
@@ -132,7 +142,8 @@ def test_threads_share_one_connection_and_each_gets_its_own_answer(url: str, db:
         assert len(mine(db)) == 2
 
 
-def test_connections_of_closed_loops_do_not_pile_up(url: str, db: Database, key: str) -> None:
+def test_connections_of_closed_loops_do_not_pile_up(alone: OwnServer, key: str) -> None:
+    url, db = alone.url, alone.database()
     locks = AsyncLocks.from_url(url)
 
     async def once() -> None:

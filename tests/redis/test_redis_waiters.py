@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
+from own_server import OwnServer
 from sight import Database, wait_until
 
 from holdfast import AsyncLocks, Locks
@@ -140,9 +141,12 @@ def test_a_queue_of_dead_processes_does_not_keep_a_try_from_a_free_lock(url: str
             assert held is not None
 
 
-def test_two_clients_of_one_process_are_served_in_order_and_share_the_connections(
-    url: str, db: Database, key: str
-) -> None:
+def test_two_clients_of_one_process_are_served_in_order_and_share_the_connections(tmp_path: Path, key: str) -> None:
+    with OwnServer(tmp_path / "server") as server:
+        _two_clients(server.url, server.database(), key)
+
+
+def _two_clients(url: str, db: Database, key: str) -> None:
     with Locks.from_url(url) as one, Locks.from_url(url) as other:
         served: list[int] = []
 

@@ -25,6 +25,12 @@ class Outage(MemoryEngine):
         self._check("open")
         yield from ()
 
+    def grab(self, ticket: Ticket) -> bool | None:
+        return None
+
+    def drop(self, ticket: Ticket) -> bool:
+        return False
+
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         self._check("acquire")
         return (yield from super().acquire(ticket))

@@ -69,7 +69,7 @@ class Link:
 
     def _listening(self) -> Listener:
         if self._listener is None:
-            listener = Listener(self._connect)
+            listener = Listener(self._connect, self.close_orphans)
             listener.start()
             self._listener = listener
         return self._listener
@@ -114,8 +114,9 @@ class Link:
 
     def close_orphans(self) -> None:
         """Gives up connections whose loop was closed: nobody would receive what is still to come there."""
-        for wire in list(self._in_loops.values()):
-            if wire.broken is None and wire.orphaned:
+        for loop, wire in list(self._in_loops.items()):
+            if wire.orphaned:
+                self._in_loops.pop(loop, None)
                 wire.break_off(RuntimeError("its event loop was closed"))
 
     def drop(self, reason: str) -> None:

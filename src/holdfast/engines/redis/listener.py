@@ -41,8 +41,10 @@ class Mailbox:
 
 
 class Listener:
-    def __init__(self, connect: Callable[[], Opened]) -> None:
+    def __init__(self, connect: Callable[[], Opened], tidy: Callable[[], None]) -> None:
         self._connect = connect
+        self._tidy = tidy
+        """Called now and then."""
         self._mutex = threading.Lock()
         self._mailboxes: dict[str, Mailbox] = {}
         self._socket: Any = None
@@ -162,6 +164,7 @@ class Listener:
     # The connection
 
     def _keep_connected(self) -> None:
+        self._tidy()
         now = monotonic()
         if self._socket is None:
             if self._mailboxes and not self._stopping:
