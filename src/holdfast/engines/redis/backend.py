@@ -54,6 +54,8 @@ class RedisBackend(LeaseBackend):
     def __init__(self, address: Address, *, window: float, wait_replicas: int, replicas_within: float) -> None:
         self._link = link_to(address)
         self._window = window
+        self._hearing_window = _milliseconds(window)
+        self._deaf_window = b"-" + self._hearing_window
         self._replicas = wait_replicas
         self._confirm = b""
         if wait_replicas:
@@ -210,8 +212,7 @@ class RedisBackend(LeaseBackend):
         )
 
     def _window_now(self) -> bytes:
-        milliseconds = max(1, round(self._window * 1000))
-        return b"%d" % (-milliseconds if self._link.clustered else milliseconds)
+        return self._deaf_window if self._link.clustered else self._hearing_window
 
     def _ask(self, payload: bytes, deadline: Deadline, wanted: int = 1, *, about: str | None = None) -> Flow[list[Any]]:
         """The replies to the payload. Asked again if its connection ends before they come: all of it is idempotent."""
