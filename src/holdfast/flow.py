@@ -117,7 +117,9 @@ class TaskWakeup:
         bell = _bells.get(id(self.loop))
         if bell is not None:
             bell.due.append(self)
-            return True
+            if _bells.get(id(self.loop)) is bell:
+                return True
+            # It has rung meanwhile, and may have been emptied before this one came.
         bell = _bells[id(self.loop)] = _Bell()
         bell.due.append(self)
         try:

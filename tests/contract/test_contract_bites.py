@@ -6,6 +6,26 @@ from pathlib import Path
 
 import pytest
 
+from holdfast import schema
+
+LEASES = """
+import pytest
+from holdfast.testing import (
+    AsyncBetweenProcesses, AsyncDetaching, AsyncEngineContract, AsyncInOrderOfArrival, AsyncLeases, BetweenProcesses,
+    Detaching, EngineContract, InOrderOfArrival, Leases,
+)
+
+class Own:
+    @pytest.fixture
+    def target(self):
+        return "broken_leases:{engine}"
+
+class TestOwn(Own, EngineContract, BetweenProcesses, InOrderOfArrival, Detaching, Leases): ...
+class TestOwnAsync(
+    Own, AsyncEngineContract, AsyncBetweenProcesses, AsyncInOrderOfArrival, AsyncDetaching, AsyncLeases
+): ...
+"""
+
 SUITE = """
 import pytest
 from holdfast.testing import (
@@ -22,9 +42,11 @@ class TestOwnAsync(Own, AsyncEngineContract, AsyncInOrderOfArrival, AsyncDetachi
 """
 
 
-def run_suite(engine: str, folder: Path, *options: str, patience: str = "20") -> tuple[int, str]:
+def run_suite(
+    engine: str, folder: Path, *options: str, patience: str = "20", text: str = SUITE, database: str = ""
+) -> tuple[int, str]:
     suite = folder / f"test_{engine}.py"
-    suite.write_text(SUITE.format(engine=engine))
+    suite.write_text(text.format(engine=engine))
     here = str(Path(__file__).parent)
     command = [
         sys.executable,
@@ -43,7 +65,7 @@ def run_suite(engine: str, folder: Path, *options: str, patience: str = "20") ->
         capture_output=True,
         text=True,
         timeout=120,
-        env={"PYTHONPATH": here, "HOLDFAST_TEST_PATIENCE": patience},
+        env={"PYTHONPATH": here, "HOLDFAST_TEST_PATIENCE": patience, "HOLDFAST_TEST_DATABASE_URL": database},
         cwd=folder,
     )
     return outcome.returncode, outcome.stdout
@@ -72,3 +94,25 @@ def test_a_broken_engine_is_found_out(engine: str, found_out_by: str, tmp_path: 
     code, output = run_suite(engine, tmp_path, "-x", "-k", found_out_by, patience="2")
     assert code == 1, output
     assert found_out_by in output
+
+
+LEASE_BREAKERS = [
+    ("releases_any_token", "test_a_paused_holder_finds_out_and_touches_nobody"),
+    ("extensions_add_up", "test_a_thousand_extensions_do_not_add_up"),
+    ("never_renews", "test_a_body_longer_than_its_lease_keeps_its_lock"),
+    ("fences_fall", "test_the_fence_grows_with_every_grant"),
+    ("gives_away_what_is_held", "test_a_killed_holders_lock_is_free_when_its_lease_is_over_and_not_before"),
+]
+
+
+@pytest.mark.parametrize(("engine", "found_out_by"), LEASE_BREAKERS)
+def test_a_broken_lease_is_found_out(
+    engine: str, found_out_by: str, tmp_path: Path, holdfast_postgres_url: str
+) -> None:
+    schema.upgrade(holdfast_postgres_url)
+    options = {"text": LEASES, "database": holdfast_postgres_url}
+    code, output = run_suite(engine, tmp_path, "-x", "-k", found_out_by, patience="3", **options)
+    assert code == 1, output
+    assert found_out_by in output
+    code, output = run_suite("sound", tmp_path, "-x", "-k", found_out_by, patience="20", **options)
+    assert code == 0, output

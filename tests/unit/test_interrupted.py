@@ -13,19 +13,26 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import AsyncLocks, BackendUnavailable, LockError, LockLost, Locks, NotAcquired, WouldDeadlock
+from holdfast import AsyncLocks, BackendUnavailable, LockError, LockLost, Locks, NotAcquired, WouldDeadlock, schema
 from holdfast.engines.file.engine import FileEngine
 from holdfast.engines.memory import MemoryEngine
 from holdfast.flow import Flow
 from holdfast.keys import Key
 from holdfast.testing import PATIENCE, Child
+from holdfast.testing._async.part import until_waiting
 from holdfast.ticket import State, Ticket
 
 
-@pytest.fixture(params=["memory", "file", "postgres"])
+@pytest.fixture(params=["memory", "file", "postgres", "lease table", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    if request.param == "lease table":
+        server = str(request.getfixturevalue("holdfast_postgres_url"))
+        schema.upgrade(server)
+        return f"{server}{'&' if '?' in server else '?'}mode=lease"
     if request.param == "postgres":
         return str(request.getfixturevalue("holdfast_postgres_url"))
+    if request.param == "redis":
+        return str(request.getfixturevalue("holdfast_redis_url"))
     return tmp_path.as_uri() if request.param == "file" else f"memory://{tmp_path}"
 
 
@@ -120,16 +127,16 @@ def test_a_task_whose_loop_was_closed_gives_its_lock_back_when_collected(url: st
 @pytest.mark.parametrize("wait", [None, 5])
 def test_evicted_before_it_woke_is_a_loss_not_a_timeout(url: str, wait: float | None) -> None:
     async def main() -> None:
-        locks = AsyncLocks.from_url(url)
-        block = locks.hold("k")
-        held = await block.__aenter__()
+        locks, blocking = AsyncLocks.from_url(url), Locks.from_url(url)
+        block = blocking.hold("k")
+        held = block.__enter__()
         waiter = asyncio.create_task(locks.hold("k", wait=wait).__aenter__())
-        await asyncio.sleep(0.01)
-        await held.release()  # to the waiter, who has not run yet
-        assert await locks.evict("k")
+        await until_waiting(locks, "k")
+        held.release()  # to the waiter, who cannot run before this task waits for something
+        assert blocking.evict("k")
         with pytest.raises(LockLost):
             await waiter
-        await block.__aexit__(None, None, None)
+        block.__exit__(None, None, None)
 
     asyncio.run(main())
 

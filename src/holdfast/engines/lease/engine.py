@@ -76,9 +76,10 @@ class LeaseEngine(Engine):
         """Until it is granted, or busy and not waited for, or the deadline has passed."""
         ticket = lease.ticket
         while True:
-            wakeup = ticket.arm()  # first: what is told from here on is not missed
-            if ticket.state is not State.WAITING:
-                return
+            with self._house.mutex:  # whoever grants it wakes it first: so it must not have been granted
+                if ticket.state is not State.WAITING:
+                    return
+                wakeup = ticket.arm()
             if lease.ask_at <= monotonic():
                 if not (yield from self._ask(lease)):
                     return
@@ -144,8 +145,11 @@ class LeaseEngine(Engine):
         if not house.forget(lease):
             house.hurry(lease)  # it was begun before, and interrupted
             return
-        if ticket.state is State.LOST or self._backend.amid():
+        if self._backend.amid():
             house.give_up(lease)
+            return
+        if ticket.state is State.LOST:
+            yield from self._leave(lease)  # the server may not know yet
             return
         try:
             released = yield from self._give_back(lease, ANSWER_SECONDS)
