@@ -69,6 +69,8 @@ class LockConnection:
         self.trip: Trip | None = None
         self._sent: Request | None = None
         """The request of a thread that serves just itself, from when it is sent to when it is answered."""
+        self.left: Request | None = None
+        """What was first in turn when the courier last looked, and nobody was seen to serve it."""
         self.broken: BaseException | None = None
         self._connection = opened.connection
         self._poll = select.poll()
@@ -81,13 +83,21 @@ class LockConnection:
             return self.home is _HOMELESS
         return not self.pilot.serves and bool(self.pilot.loop.is_closed())
 
+    def is_left_alone(self) -> bool:
+        """Whether nobody has served it since this was last asked, though somebody took the duty: Ctrl-C can do that."""
+        nobody = self.duty and not self.served_by and self.trip is None and not (self.pilot and self.pilot.serves)
+        first = self.pending[0] if nobody and self.pending and not self.pending[0].offered else None
+        before, self.left = self.left, first
+        return first is not None and first is before
+
     # Who drives a round trip
 
     def serve_in_thread(self, request: Request) -> None:
         """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
-        self.served_by = here = get_ident()
-        request.serves = False
+        here = get_ident()
         try:
+            self.served_by = here
+            request.serves = False
             if self.broken is not None or (self.trip is None and self._serve_alone(request)):
                 return
             self.trip = self.trip or self.serve()

@@ -56,6 +56,7 @@ class Duty(Answers):
         connection.pending.append(request)
         if connection.duty:
             request.sleeps = isinstance(request.wakeup, ThreadWakeup)
+            self.courier.watch()  # should whoever has the duty have been struck by Ctrl-C before it could begin
         else:
             connection.duty = request.serves = True
 

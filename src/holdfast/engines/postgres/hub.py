@@ -264,11 +264,14 @@ class Hub(Duty):
             for connection in idle:
                 connection.duty = True
             stuck = [connection for connection in self.shared if connection.pilot and connection.pilot.is_stuck()]
+            left_alone = [connection for connection in connections if connection.is_left_alone()]
         for connection in idle:
             self.look_at(connection)
         for connection in stuck:
             if connection.pilot is not None and connection.pilot.retire():
                 self.drive_soon(connection)
+        for connection in left_alone:
+            self.drive_soon(connection)
         return busy
 
     def look_at(self, connection: LockConnection) -> None:
