@@ -2,6 +2,7 @@
 
 import pytest
 
+from holdfast import schema
 from holdfast.testing import AsyncBetweenProcesses, AsyncEngineContract, BetweenProcesses, EngineContract
 
 
@@ -12,6 +13,23 @@ class Postgres:
 
 
 class TestPostgres(Postgres, EngineContract, BetweenProcesses):
+    pass
+
+
+class Fenced:
+    """With numbers for every grant."""
+
+    @pytest.fixture
+    def target(self, holdfast_postgres_url: str) -> str:
+        schema.upgrade(holdfast_postgres_url)
+        return f"{holdfast_postgres_url}{'&' if '?' in holdfast_postgres_url else '?'}fence=true"
+
+
+class TestFenced(Fenced, EngineContract, BetweenProcesses):
+    pass
+
+
+class TestFencedAsync(Fenced, AsyncEngineContract, AsyncBetweenProcesses):
     pass
 
 

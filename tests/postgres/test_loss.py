@@ -169,8 +169,10 @@ def test_eviction_reaches_a_holder_in_another_process(url: str, server: Server) 
             with locks.hold("evict-me", wait=PATIENCE):
                 pass
             assert not locks.evict("evict-me")
-            assert child.ask("hold", "evict-me-too").startswith("held")
-            assert locks.evict("evict-me-too", force=True)
+            for key in ("evict-me-too", "another", "and another"):
+                assert child.ask("hold", key).startswith("held")
+            eviction = locks.evict("evict-me-too", force=True)
+            assert eviction and eviction.others == 2  # they lived on the connection that was ended
             with locks.hold("evict-me-too", wait=PATIENCE):
                 pass
     finally:

@@ -72,7 +72,7 @@ def test_fences_grow_from_session_to_session(url: str, db: psycopg.Connection[An
     fences = []
     with psycopg.connect(url, autocommit=True) as other:
         for _ in range(3):
-            fences += [session.execute("select nextval('holdfast.fence')").fetchone() for session in (db, other)]
+            fences += [session.execute("select holdfast.next_fence()").fetchone() for session in (db, other)]
     assert fences == sorted(fences) and len(set(fences)) == 6
 
 

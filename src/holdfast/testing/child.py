@@ -141,6 +141,8 @@ def main(target: str) -> None:
                 _crowd(locks, key, path)
             case ["hold", key]:
                 print(holder.take(locks.hold(key)), flush=True)
+            case ["hold-pair", namespace, entity]:
+                print(holder.take(locks.hold(int(namespace), int(entity))), flush=True)
             case ["hold", key, owner]:
                 print(holder.take(locks.hold(key, owner=owner)), flush=True)
             case ["attach", token]:

@@ -56,12 +56,21 @@ def checked_conninfo(url: str, **parameters: Any) -> str:
     return make_conninfo("", **{**defaults, **given})
 
 
-def split_mode(place: str) -> tuple[str, str | None]:
-    """The address without ``mode=…``, which is ours and would puzzle libpq; and what it says."""
+def split_options(place: str) -> tuple[str, dict[str, Any]]:
+    """The address without ``mode=…`` and ``fence=…``, which are ours and would puzzle libpq; and what they say."""
     start, mark, query = place.partition("?")
-    ours = [part for part in query.split("&") if part.startswith("mode=")]
-    rest = "&".join(part for part in query.split("&") if part not in ours)
-    return start + (mark if rest else "") + rest, ours[-1].removeprefix("mode=") if ours else None
+    ours: dict[str, Any] = {}
+    theirs = []
+    for part in query.split("&"):
+        name, _, value = part.partition("=")
+        if name == "mode":
+            ours[name] = value
+        elif name == "fence":
+            ours[name] = {"true": True, "false": False}.get(value.lower(), value)
+        else:
+            theirs.append(part)
+    rest = "&".join(theirs)
+    return start + (mark if rest else "") + rest, ours
 
 
 def open_connection(

@@ -16,7 +16,7 @@ from ...keys import Key
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Eviction, Holder, describe, told
 from .answers import Busy
-from .connect import FENCED, PREPARED, checked_conninfo, split_mode
+from .connect import FENCED, PREPARED, checked_conninfo, split_options
 from .holders import LockRow, holders_from, parse_rows
 from .hub import Hub
 from .requests import ANSWER_SECONDS, Ask, Try, Unlock
@@ -68,10 +68,10 @@ class PostgresEngine(Engine):
 
     @staticmethod
     def from_url(place: str, options: dict[str, Any]) -> Engine:
-        """Advisory locks, or with ``mode="lease"`` (also in the URL's query) leases in a table."""
-        place, mode = split_mode(place)
-        options = dict(options)
-        mode = options.pop("mode", mode)
+        """Advisory locks, or with ``mode="lease"`` leases in a table. This and ``fence`` may be in the URL's query."""
+        place, in_url = split_options(place)
+        options = {**in_url, **options}
+        mode = options.pop("mode", None)
         if mode == "lease":
             from .lease import TableEngine
 
