@@ -15,6 +15,7 @@ from sight import Database, wait_until
 
 from holdfast import AsyncLocks, BackendUnavailable, LockLost, Locks, NotAcquired
 from holdfast.engines.redis import wire
+from holdfast.engines.redis.listener import Listener
 from holdfast.engines.redis.scripts import RELEASE, TAKE
 from holdfast.engines.redis.wire import LoopWire
 from holdfast.testing import PATIENCE, Child
@@ -214,7 +215,12 @@ def test_waiters_go_on_waiting_through_a_restart(server: OwnServer, key: str) ->
         assert outcome and isinstance(outcome[0], int), outcome
 
 
-def test_a_killed_message_connection_is_made_anew_and_every_waiter_asks_again(url: str, db: Database, key: str) -> None:
+def test_a_killed_message_connection_is_made_anew_and_every_waiter_asks_again(
+    url: str, db: Database, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    connect_again = Listener._connect_again
+    monkeypatch.setattr(Listener, "_connect_again", lambda listener: released.is_set() and connect_again(listener))
     child = Child(url)  # of another process: inside one, nobody has to be called
     try:
         with Locks.from_url(url) as locks:
