@@ -5,6 +5,7 @@ Shared by all clients of that server. Nothing here waits; what has to is the eng
 
 from __future__ import annotations
 
+import atexit
 from collections.abc import Callable, Hashable
 from math import inf
 from threading import Lock, RLock, Thread
@@ -214,6 +215,18 @@ def move_out(identity: Hashable) -> House | None:
             return None
         del _houses[identity]
         return house
+
+
+def _give_all_back() -> None:
+    """The interpreter ends, and with it what still holds locks: daemon threads, blocks that were never left."""
+    for house, _ in list(_houses.values()):
+        for lease in list(house.leases.values()):
+            lease.ticket.mark_lost("its process ends")
+            house.give_up(lease)
+        house.close()
+
+
+atexit.register(_give_all_back)
 
 
 def _new_mutex() -> None:

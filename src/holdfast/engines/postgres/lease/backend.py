@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable, Hashable, Sequence
 from socket import gethostname
 from threading import get_ident
@@ -19,9 +20,9 @@ from ...lease import Answer, LeaseBackend, LeaseEngine, Messages, Released, Wish
 from ...lease.backend import ASK_AGAIN, WINDOW, NoAnswer
 from ..connect import checked_conninfo
 from ..hub import Hub
-from ..requests import Ask
 from ..statements import read_statements
 from .mailbox import Mailbox
+from .question import Question
 
 _STATEMENTS: Final = read_statements(__package__)
 _TRY_AGAIN: Final = ("40001", "40P01", "57014")
@@ -83,12 +84,10 @@ class LeaseTable(LeaseBackend):
         yield from self._ask("lease_sweep", (_number(WINDOW),), deadline)
 
     def amid(self) -> bool:
-        here, courier = get_ident(), self._hub._courier
-        return (
-            self._hub.mutex._is_owned()
-            or (courier is not None and courier.ident == here)
-            or any(connection.served_by == here for connection in list(self._hub.shared))
-        )
+        if self._hub.mutex._is_owned() or sys.is_finalizing():  # at the end of the interpreter, the courier is no more
+            return True
+        courier = self._hub._courier
+        return courier is not None and courier.ident == get_ident()
 
     # Operations
 
@@ -166,7 +165,7 @@ class LeaseTable(LeaseBackend):
         for _ in range(_TIMES):
             if not self._hub.shared:
                 yield from self._hub.open(deadline)
-            request = Ask(self._hub, statement, parameters, deadline)
+            request = Question(self._hub, statement, parameters, deadline)
             yield request
             if not request.done:
                 raise NoAnswer("PostgreSQL did not answer in time")

@@ -1,0 +1,35 @@
+"""What is asked about leases: one statement, always driven by the hub's courier, whoever asks."""
+
+from __future__ import annotations
+
+from ....flow import TaskWakeup, ThreadWakeup, Wakeup
+from ..requests import Ask
+
+
+class Question(Ask):
+    """An effect. A caller that leaves (deadline, cancelled task, Ctrl-C at any line) has no connection in its hands."""
+
+    def block(self) -> None:
+        wakeup = ThreadWakeup()
+        self._begin(wakeup)
+        wakeup.sleep(self.deadline).block()
+
+    async def suspend(self) -> None:
+        wakeup = TaskWakeup()
+        self._begin(wakeup)
+        await wakeup.sleep(self.deadline).suspend()
+
+    def _begin(self, wakeup: Wakeup) -> None:
+        self.wakeup = wakeup
+        try:
+            with self._hub.mutex:
+                self._hub.queue(self, next(iter(self._hub.shared), None))
+                self.sleeps = False  # it cannot be offered the duty
+            self._leave_to_courier()
+        except BaseException:
+            self._leave_to_courier()  # twice does no harm: nobody else drives these connections
+            raise
+
+    def _leave_to_courier(self) -> None:
+        if self.serves and self.connection is not None:
+            self._hub.drive_soon(self.connection)
