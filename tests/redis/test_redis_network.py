@@ -13,7 +13,7 @@ from own_server import OwnServer
 from redis_proxy import Proxy, proxy
 from sight import Database, wait_until
 
-from holdfast import AsyncLocks, BackendUnavailable, LockLost, Locks, NotAcquired
+from holdfast import AsyncLocks, BackendUnavailable, ClientClosed, LockLost, Locks, NotAcquired
 from holdfast.engines.redis import wire
 from holdfast.engines.redis.listener import Listener
 from holdfast.engines.redis.scripts import RELEASE, TAKE
@@ -338,6 +338,25 @@ def test_a_frozen_server_tells_the_loss_on_time(server: OwnServer, key: str) -> 
             server.thaw()
         with pytest.raises(LockLost):
             block.__exit__(None, None, None)
+
+
+def test_closing_a_client_ends_the_waits_for_a_server_that_stands_still(server: OwnServer, key: str) -> None:
+    locks = Locks.from_url(server.url)
+    with locks.hold("warm"):
+        pass
+    server.freeze()
+    try:
+        with ThreadPoolExecutor() as pool:
+            waiter = pool.submit(locks.hold(key, wait=None).__enter__)
+            wire = locks._client.engine._house.backend._link.wire  # type: ignore[attr-defined]
+            wait_until(lambda: wire.pending, "nothing was asked")
+            started = time.monotonic()
+            locks.close()
+            with pytest.raises((ClientClosed, BackendUnavailable)):
+                waiter.result(PATIENCE)
+            assert time.monotonic() - started < 8
+    finally:
+        server.thaw()
 
 
 def test_no_server_is_refused_at_once_and_clearly(tmp_path: Path) -> None:

@@ -15,6 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from socket import SHUT_RDWR
 from socket import socket as Socket
 from threading import RLock, get_ident
 from time import monotonic
@@ -34,6 +35,18 @@ STALL_SECONDS: Final = 5.0
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+def take_in(socket: Socket) -> bytes | None:
+    """What has come; nothing at all if the other side has hung up, None if it is only not there yet."""
+    try:
+        data = socket.recv(PORTION)
+        if isinstance(socket, ssl.SSLSocket):
+            while socket.pending():  # decrypted already: the descriptor would not tell of it
+                data += socket.recv(PORTION)
+        return data
+    except _NOT_NOW:
+        return None
+
+
 class Wire:
     """What both kinds have in common."""
 
@@ -46,7 +59,6 @@ class Wire:
         self.unsent = b""
         self.stalled_at = inf
         self._reader = hiredis.Reader()
-        self._buffered: Callable[[], int] | None = getattr(socket, "pending", None)  # TLS: decrypted, and not yet read
 
     def transmit(self, payload: bytes) -> None:
         """Sends, as far as the kernel takes it at once."""
@@ -60,11 +72,8 @@ class Wire:
     def receive(self) -> None:
         """Takes what has come, and delivers it."""
         try:
-            try:
-                data = self.socket.recv(PORTION)
-                while self._buffered is not None and self._buffered():
-                    data += self.socket.recv(PORTION)
-            except _NOT_NOW:
+            data = take_in(self.socket)
+            if data is None:
                 return
             if not data:
                 raise ConnectionResetError("the server closed the connection")
@@ -227,6 +236,10 @@ class ThreadWire(Wire):
 
     def break_off(self, error: BaseException) -> None:
         with self._mutex:
+            try:
+                self.socket.shutdown(SHUT_RDWR)  # closing it would not wake a thread that waits for it to be readable
+            except OSError:
+                pass  # it has ended
             super().break_off(error)
 
 
