@@ -32,6 +32,7 @@ class Link:
     def _begin(self) -> None:
         self.wire: ThreadWire | None = None
         self._in_loops: WeakKeyDictionary[Any, LoopWire] = WeakKeyDictionary()
+        self._recent: LoopWire | None = None  # most processes have one loop: a weak dictionary takes a microsecond
         self._opening_in: WeakKeyDictionary[Any, Task[LoopWire]] = WeakKeyDictionary()
         self._listener: Listener | None = None
         self._opening: Any = RLock()  # re-entrant only to know its owner
@@ -86,7 +87,9 @@ class Link:
     # Connections of event loops
 
     def wire_in(self, loop: AbstractEventLoop) -> LoopWire | None:
-        wire = self._in_loops.get(loop)
+        wire = self._recent
+        if wire is None or wire.loop is not loop:
+            self._recent = wire = self._in_loops.get(loop)
         return wire if wire is not None and wire.broken is None else None
 
     async def open_in(self, loop: AbstractEventLoop) -> LoopWire:
@@ -107,7 +110,7 @@ class Link:
                 opened.socket.close()
                 raise ClientClosed
             self.close_orphans()
-            self._in_loops[loop] = wire = LoopWire(opened.socket, loop)
+            self._in_loops[loop] = self._recent = wire = LoopWire(opened.socket, loop)
             return wire
         finally:
             self._opening_in.pop(loop, None)
@@ -117,6 +120,7 @@ class Link:
         for loop, wire in list(self._in_loops.items()):
             if wire.orphaned:
                 self._in_loops.pop(loop, None)
+                self._recent = None
                 wire.break_off(RuntimeError("its event loop was closed"))
 
     def drop(self, reason: str) -> None:

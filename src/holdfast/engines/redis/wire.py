@@ -246,7 +246,7 @@ class ThreadWire(Wire):
 class LoopWire(Wire):
     def __init__(self, socket: Socket, loop: AbstractEventLoop) -> None:
         super().__init__(socket)
-        self._loop = loop
+        self.loop = loop
         self._alarm_at = inf
         """When deadlines are looked at next: one timer for all, since one for each would cost more than the rest."""
         loop.add_reader(self.fd, self.receive)
@@ -257,13 +257,13 @@ class LoopWire(Wire):
             return
         self.enqueue(request)
         if self.unsent and self.broken is None:
-            self._loop.add_writer(self.fd, self._writable)
+            self.loop.add_writer(self.fd, self._writable)
         if request.deadline.at < self._alarm_at:
             self._look_by(request.deadline.at)
 
     def _look_by(self, at: float) -> None:
         self._alarm_at = at
-        self._loop.call_later(max(0.0, at - monotonic()), self._look_at_deadlines)
+        self.loop.call_later(max(0.0, at - monotonic()), self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
         self._alarm_at = inf
@@ -283,17 +283,17 @@ class LoopWire(Wire):
             self.break_off(error)
             return
         if not self.unsent:
-            self._loop.remove_writer(self.fd)
+            self.loop.remove_writer(self.fd)
 
     @property
     def orphaned(self) -> bool:
         """Whether nobody will receive here any more."""
-        return self._loop.is_closed()
+        return self.loop.is_closed()
 
     def left_alone(self) -> None:
         super().left_alone()
         if not self.orphaned:
-            self._loop.call_later(STALL_SECONDS + 0.1, self._give_up_if_stalled)
+            self.loop.call_later(STALL_SECONDS + 0.1, self._give_up_if_stalled)
 
     def _give_up_if_stalled(self) -> None:
         if self.broken is None and self.stalled:
@@ -301,8 +301,8 @@ class LoopWire(Wire):
 
     def close(self, error: BaseException | None = None) -> None:
         if self.broken is None and not self.orphaned:
-            self._loop.remove_reader(self.fd)
-            self._loop.remove_writer(self.fd)
+            self.loop.remove_reader(self.fd)
+            self.loop.remove_writer(self.fd)
         super().close(error)
 
 
