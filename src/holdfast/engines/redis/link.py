@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable
-from threading import Lock, RLock
+from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ... import fork
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, ClientClosed
+from ...flow import ThreadWakeup
 from ...owner import running_loop
 from .address import OPEN_SECONDS, Address, Opened
 from .listener import Listener, Mailbox
@@ -171,7 +172,27 @@ class Opening:
         self._mailbox = mailbox
 
     def block(self) -> None:
-        self._link.open(self._deadline, self._mailbox)
+        """In a thread of its own: Ctrl-C strikes in the main thread only, and there, not inside the driver."""
+        outcome: list[BaseException | None] = []
+        wakeup = ThreadWakeup()
+
+        def work() -> None:
+            try:
+                self._link.open(self._deadline, self._mailbox)
+                outcome.append(None)
+            except BaseException as error:
+                outcome.append(error)
+            wakeup.wake()
+
+        try:
+            Thread(target=work, name="holdfast-connect", daemon=True).start()
+        except RuntimeError as error:
+            raise BackendUnavailable(f"Redis: no thread could be started to connect: {error}") from error
+        wakeup.sleep(self._deadline).block()
+        if not outcome:
+            raise BackendUnavailable("Redis could not be reached in time")
+        if outcome[0] is not None:
+            raise outcome[0]
 
     async def suspend(self) -> None:
         await sys.modules["asyncio"].to_thread(self._link.open, self._deadline, self._mailbox)

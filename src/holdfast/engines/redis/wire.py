@@ -130,9 +130,6 @@ class Wire:
         except OSError:
             pass
 
-    def __del__(self) -> None:
-        self.socket.close()
-
 
 class ThreadWire(Wire):
     def __init__(self, socket: Socket, unattended: Callable[[], None]) -> None:
@@ -172,8 +169,13 @@ class ThreadWire(Wire):
         finally:
             try:
                 self._leave(request)
-            except KeyboardInterrupt:  # struck in there
-                self._leave(request)
+            except KeyboardInterrupt:  # struck in there, at any line of it
+                with self._mutex:
+                    request.wakeup = None
+                    if self._receiver is None or self._receiver is request:
+                        self._next_receiver()
+                    elif self._receiver.wakeup is not None:
+                        self._receiver.wakeup.wake()
                 raise
 
     def _receive_for(self, request: Request) -> None:
@@ -284,6 +286,9 @@ class LoopWire(Wire):
             return
         if not self.unsent:
             self.loop.remove_writer(self.fd)
+
+    def __del__(self) -> None:
+        self.socket.close()  # a process may end without closing its clients: no warning then
 
     @property
     def orphaned(self) -> bool:
