@@ -19,6 +19,7 @@ class Proxy:
         self._change = threading.Condition()
         self._frozen = False
         self._sockets: list[socket.socket] = []
+        self._silent: set[socket.socket] = set()
         self._to_lose = b""
         self.lost = 0
         """How many answers were lost."""
@@ -37,6 +38,11 @@ class Proxy:
         with self._change:
             self._frozen = False
             self._change.notify_all()
+
+    def silence(self) -> None:
+        """The connections that there are stay open, and nothing passes there any more; new ones work."""
+        with self._change:
+            self._silent.update(self._sockets)
 
     def cut(self) -> None:
         """Every connection ends; new ones can be made."""
@@ -69,6 +75,8 @@ class Proxy:
             while data := source.recv(65536):
                 with self._change:
                     self._change.wait_for(lambda: not self._frozen)
+                    if source in self._silent:
+                        continue
                     if up and self._to_lose and self._to_lose in data:
                         self._to_lose = b""
                         doomed.set()

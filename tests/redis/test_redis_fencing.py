@@ -85,7 +85,7 @@ def test_a_replica_promoted_without_the_lock_makes_two_holders_and_the_fence_tel
     with OwnServer(tmp_path / "master") as master:
         with OwnServer(tmp_path / "replica", replicaof=f"127.0.0.1 {master.port}") as replica:
             wait_until(lambda: replica.client().info("replication")["master_link_status"] == "up", "no replication")
-            with pytest.raises(BackendUnavailable, match="replica"), Locks.from_url(replica.url) as locks:
+            with pytest.raises(BackendUnavailable, match="exclude nobody"), Locks.from_url(replica.url) as locks:
                 locks.hold(key).__enter__()
             replica.freeze()  # what is written from now on is not replicated
             resource = Fenced()
@@ -145,6 +145,20 @@ def test_a_grant_that_replicas_must_confirm_is_refused_without_them_and_given_ba
             wait_until(lambda: master.database().queue(f"key:{key}"), "nobody waits")
         waiter.join(PATIENCE)
         assert got == [True]
+
+        def refused() -> None:
+            with pytest.raises(BackendUnavailable, match="0 of 1 replicas"):
+                locks.hold(key, wait=PATIENCE).__enter__()
+
+        with ThreadPoolExecutor() as pool:
+            with locks.hold(key, wait=PATIENCE):
+                heir = pool.submit(refused)
+                wait_until(lambda: master.database().queue(f"key:{key}"), "nobody waits")
+                replica.freeze()
+            try:
+                heir.result(PATIENCE)
+            finally:
+                replica.thaw()
 
 
 def _faketime() -> str | None:

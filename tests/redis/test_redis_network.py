@@ -11,11 +11,14 @@ from pathlib import Path
 import pytest
 from own_server import OwnServer
 from redis_proxy import Proxy, proxy
-from sight import wait_until
+from sight import Database, wait_until
 
-from holdfast import AsyncLocks, BackendUnavailable, LockLost, Locks, NotAcquired
+from holdfast import AsyncLocks, BackendUnavailable, ClientClosed, LockLost, Locks, NotAcquired
+from holdfast.engines.redis import wire
+from holdfast.engines.redis.listener import Listener
 from holdfast.engines.redis.scripts import RELEASE, TAKE
-from holdfast.testing import PATIENCE
+from holdfast.engines.redis.wire import LoopWire
+from holdfast.testing import PATIENCE, Child
 
 
 @pytest.fixture
@@ -75,10 +78,14 @@ def test_an_acquire_whose_answer_never_comes_leaves_no_orphan(
             pass
         assert time.monotonic() - started < 0.9
         timer.join()
-        # The request reaches the server now, and is undone: with a lease of 30 s it would be seen.
+        # The request reaches the server now, and is undone, with nobody else asking for anything.
+        thawed = time.monotonic()
+        wait_until(
+            lambda: not server.database().locks() and server.client().exists(f"{{key:{key}}}:grant"), "an orphan"
+        )
+        assert time.monotonic() - thawed < 3
         with locks.hold(key, wait=PATIENCE / 2):
             pass
-        wait_until(lambda: not server.database().locks(), "an orphan was left")
 
 
 def test_a_lost_answer_to_a_release_is_no_loss_of_the_next_ones_turn(
@@ -208,28 +215,88 @@ def test_waiters_go_on_waiting_through_a_restart(server: OwnServer, key: str) ->
         assert outcome and isinstance(outcome[0], int), outcome
 
 
-def test_a_killed_message_connection_is_made_anew_and_every_waiter_asks_again(url: str, key: str) -> None:
-    import redis
+def test_a_killed_message_connection_is_made_anew_and_every_waiter_asks_again(
+    url: str, db: Database, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    released = threading.Event()
+    connect_again = Listener._connect_again
+    monkeypatch.setattr(Listener, "_connect_again", lambda listener: released.is_set() and connect_again(listener))
+    child = Child(url)  # of another process: inside one, nobody has to be called
+    try:
+        with Locks.from_url(url) as locks:
+            child.ask("hold", key)
+            served = threading.Event()
 
-    with redis.Redis.from_url(url) as client, Locks.from_url(url) as locks, Locks.from_url(url) as others:
-        block = others.hold(key)
-        block.__enter__()
-        served = threading.Event()
+            def wait() -> None:
+                with locks.hold(key, wait=PATIENCE):
+                    served.set()
 
-        def wait() -> None:
-            with locks.hold(key, wait=PATIENCE):
-                served.set()
+            waiter = threading.Thread(target=wait)
+            waiter.start()
+            wait_until(lambda: db.queue(f"key:{key}"), "nobody waits")
+            db.redis.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+            assert child.ask("release") == "released"
+            assert db.queue(f"key:{key}") == []  # nobody heard the call: the waiter counts as dead
+            released.set()
+            started = time.monotonic()
+            assert served.wait(PATIENCE)
+            assert time.monotonic() - started < 0.5  # it would ask by itself when the lease of a second is over
+            waiter.join()
+    finally:
+        child.end()
 
-        waiter = threading.Thread(target=wait)
-        waiter.start()
-        wait_until(lambda: client.zcard(f"{{key:{key}}}:queue"), "nobody waits")
-        for _ in range(3):
-            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
-        block.__exit__(None, None, None)
-        started = time.monotonic()
-        assert served.wait(PATIENCE)
-        assert time.monotonic() - started < 3  # not the ten seconds after which anybody asks
-        waiter.join()
+
+def test_connections_that_have_gone_silent_are_given_up(
+    server: OwnServer, between: Proxy, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "STALL_SECONDS", 0.3)
+    with Locks.from_url(between.url) as locks:
+        with locks.hold("warm"):
+            pass
+        between.silence()  # for good: a firewall has forgotten the connection
+        with pytest.raises(NotAcquired):
+            locks.hold(key, wait=0.2).__enter__()
+        wait_until(lambda: not locks._client.engine.ready, "it is still believed in")
+        with locks.hold(key, wait=PATIENCE):
+            pass
+
+    async def main() -> None:
+        async with AsyncLocks.from_url(between.url) as tasks:
+            async with tasks.hold("warm"):
+                pass
+            between.silence()
+            with pytest.raises(NotAcquired):
+                await tasks.hold(key, wait=0.2).__aenter__()
+            await asyncio.sleep(1)
+            async with tasks.hold(key, wait=PATIENCE):
+                pass
+
+    asyncio.run(main())
+
+
+def test_what_a_cancelled_task_asked_is_undone_after_it_was_done_by_whatever_connection(
+    url: str, db: Database, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def main() -> None:
+        async with AsyncLocks.from_url(url) as locks:
+            async with locks.hold("warm"):
+                pass
+            kept: list[tuple[LoopWire, bytes]] = []
+            with monkeypatch.context() as patch:
+                patch.setattr(LoopWire, "transmit", lambda line, payload: kept.append((line, payload)))
+                task = asyncio.create_task(locks.hold(key).__aenter__())
+                while not kept:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+                await asyncio.sleep(2.5)  # the attendant, on the threads' connection, would have undone it by now
+            for line, payload in kept:
+                line.transmit(payload)
+            await asyncio.sleep(0.1)
+            wait_until(lambda: not db.locks(), "an orphan was left")
+
+    asyncio.run(main())
 
 
 def test_a_frozen_server_holds_nobody_past_the_deadline(server: OwnServer, key: str) -> None:
@@ -271,6 +338,25 @@ def test_a_frozen_server_tells_the_loss_on_time(server: OwnServer, key: str) -> 
             server.thaw()
         with pytest.raises(LockLost):
             block.__exit__(None, None, None)
+
+
+def test_closing_a_client_ends_the_waits_for_a_server_that_stands_still(server: OwnServer, key: str) -> None:
+    locks = Locks.from_url(server.url)
+    with locks.hold("warm"):
+        pass
+    server.freeze()
+    try:
+        with ThreadPoolExecutor() as pool:
+            waiter = pool.submit(locks.hold(key, wait=None).__enter__)
+            wire = locks._client.engine._house.backend._link.wire  # type: ignore[attr-defined]
+            wait_until(lambda: wire.pending, "nothing was asked")
+            started = time.monotonic()
+            locks.close()
+            with pytest.raises((ClientClosed, BackendUnavailable)):
+                waiter.result(PATIENCE)
+            assert time.monotonic() - started < 8
+    finally:
+        server.thaw()
 
 
 def test_no_server_is_refused_at_once_and_clearly(tmp_path: Path) -> None:

@@ -48,7 +48,7 @@ class Locks:
         order: Literal["off", "warn", "raise"] = "warn",
         **options: Any,
     ) -> Locks:
-        """Locks that live at ``url``: ``memory://name`` or ``file:///folder``.
+        """Locks that live at ``url``: ``memory://name``, ``file:///folder``, ``postgresql://…`` or ``redis://…``.
 
         ``space`` keeps deployments that share a server apart. ``wait`` and ``ttl`` are the defaults of every call;
         ``order`` says what happens when two places take the same locks in opposite order. Further options are the

@@ -109,6 +109,16 @@ class Address:
         finally:
             if connection is not None:
                 connection.disconnect()
+                _unwind(connection)
+
+
+def _unwind(connection: Any) -> None:
+    """Its parts lead to each other in circles: the collector would end them at any time in any thread, where their
+    finalisers would swallow a Ctrl-C."""
+    parser = vars(connection).get("_parser")
+    vars(connection).clear()
+    if hasattr(parser, "__dict__"):
+        vars(parser).clear()
 
 
 def _examined(connection: Any) -> Opened:

@@ -159,6 +159,7 @@ class RedisBackend(LeaseBackend):
 
     def detach(self, name: str, token: str, ttl: float, deadline: Deadline) -> Flow[bool]:
         (answer,) = yield from self._ask(_detach(name, token.encode(), _milliseconds(ttl)), deadline)
+        self._entries.pop(token, None)
         return bool(answer == 1)
 
     def rotate(self, old: str, wish: Wish, deadline: Deadline) -> Flow[int | None]:
@@ -234,7 +235,7 @@ class RedisBackend(LeaseBackend):
             if not request.done:
                 raise NoAnswer("Redis did not answer in time")
             if about is not None:
-                del self._unanswered[about]
+                self._unanswered.pop(about, None)
             if request.error is not None:
                 disconnected += 1
                 if disconnected < _TRIES and not deadline.passed:

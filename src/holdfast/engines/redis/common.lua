@@ -37,11 +37,12 @@ local function fence_of_holder()
   return string.match(last_grant(), '^%d+')
 end
 
--- Tells the holder's process, unless nobody is in charge, that its lock has gone. Returns the holder's label.
-local function tell_holder(verb)
+-- Tells the holder's process, unless nobody is in charge, that its lock has gone. Returns the holder's label. If it is
+-- the caller's own process (`here`) the reply tells: a message could overtake it, and cancel the very task that asks.
+local function tell_holder(verb, here)
   local label = label_of(redis.call('GET', lock))
   local mailbox = string.match(last_grant(), '^%d+ %d+ (%S+)')
-  if mailbox and mailbox ~= '-' then
+  if mailbox and mailbox ~= '-' and mailbox ~= here then
     redis.call('PUBLISH', mailbox, verb .. ' ' .. label)
   end
   return label

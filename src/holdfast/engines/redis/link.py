@@ -5,13 +5,14 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Hashable
-from threading import Lock, RLock
+from threading import Lock, RLock, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ... import fork
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, ClientClosed
+from ...flow import ThreadWakeup
 from ...owner import running_loop
 from .address import OPEN_SECONDS, Address, Opened
 from .listener import Listener, Mailbox
@@ -32,6 +33,7 @@ class Link:
     def _begin(self) -> None:
         self.wire: ThreadWire | None = None
         self._in_loops: WeakKeyDictionary[Any, LoopWire] = WeakKeyDictionary()
+        self._recent: LoopWire | None = None  # most processes have one loop: a weak dictionary takes a microsecond
         self._opening_in: WeakKeyDictionary[Any, Task[LoopWire]] = WeakKeyDictionary()
         self._listener: Listener | None = None
         self._opening: Any = RLock()  # re-entrant only to know its owner
@@ -86,7 +88,9 @@ class Link:
     # Connections of event loops
 
     def wire_in(self, loop: AbstractEventLoop) -> LoopWire | None:
-        wire = self._in_loops.get(loop)
+        wire = self._recent
+        if wire is None or wire.loop is not loop:
+            self._recent = wire = self._in_loops.get(loop)
         return wire if wire is not None and wire.broken is None else None
 
     async def open_in(self, loop: AbstractEventLoop) -> LoopWire:
@@ -107,7 +111,7 @@ class Link:
                 opened.socket.close()
                 raise ClientClosed
             self.close_orphans()
-            self._in_loops[loop] = wire = LoopWire(opened.socket, loop)
+            self._in_loops[loop] = self._recent = wire = LoopWire(opened.socket, loop)
             return wire
         finally:
             self._opening_in.pop(loop, None)
@@ -117,6 +121,7 @@ class Link:
         for loop, wire in list(self._in_loops.items()):
             if wire.orphaned:
                 self._in_loops.pop(loop, None)
+                self._recent = None
                 wire.break_off(RuntimeError("its event loop was closed"))
 
     def drop(self, reason: str) -> None:
@@ -167,7 +172,27 @@ class Opening:
         self._mailbox = mailbox
 
     def block(self) -> None:
-        self._link.open(self._deadline, self._mailbox)
+        """In a thread of its own: Ctrl-C strikes in the main thread only, and there, not inside the driver."""
+        outcome: list[BaseException | None] = []
+        wakeup = ThreadWakeup()
+
+        def work() -> None:
+            try:
+                self._link.open(self._deadline, self._mailbox)
+                outcome.append(None)
+            except BaseException as error:
+                outcome.append(error)
+            wakeup.wake()
+
+        try:
+            Thread(target=work, name="holdfast-connect", daemon=True).start()
+        except RuntimeError as error:
+            raise BackendUnavailable(f"Redis: no thread could be started to connect: {error}") from error
+        wakeup.sleep(self._deadline).block()
+        if not outcome:
+            raise BackendUnavailable("Redis could not be reached in time")
+        if outcome[0] is not None:
+            raise outcome[0]
 
     async def suspend(self) -> None:
         await sys.modules["asyncio"].to_thread(self._link.open, self._deadline, self._mailbox)

@@ -11,16 +11,14 @@ import select
 import threading
 from collections.abc import Callable
 from time import monotonic
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import hiredis
 
 from ...errors import LockError
 from .address import Opened
 from .packing import command
-
-if TYPE_CHECKING:
-    from .wire import ThreadWire
+from .wire import ThreadWire, take_in
 
 Hear = Callable[[list[str]], None]
 """Told the words of each message."""
@@ -135,13 +133,11 @@ class Listener:
 
     def _receive(self) -> None:
         try:
-            data = self._socket.recv(65536)
-            while getattr(self._socket, "pending", int)():
-                data += self._socket.recv(65536)
-        except (BlockingIOError, InterruptedError):
-            return
+            data = take_in(self._socket)
         except OSError:
             data = b""
+        if data is None:
+            return
         if not data:
             self._hang_up()
             return

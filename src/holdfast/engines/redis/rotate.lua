@@ -9,5 +9,5 @@ end
 if holder ~= old then
   return false
 end
-tell_holder('retaken')
+tell_holder('retaken', string.match(entry, '^%S+ (%S+)'))
 return give(entry, ttl)

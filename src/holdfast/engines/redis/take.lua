@@ -24,7 +24,7 @@ if not holder then
   return { 1, give(entry, ttl) }
 end
 if owner ~= '-' and string.match(last_grant(), '^%d+ %d+ %S+ %S+ (%S+)') == owner then
-  local older = tell_holder('retaken')
+  local older = tell_holder('retaken', string.match(entry, '^%S+ (%S+)'))
   redis.call('ZREM', queue, entry)
   return { 1, give(entry, ttl), older } -- token and fence change
 end

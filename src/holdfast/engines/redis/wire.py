@@ -15,6 +15,7 @@ import ssl
 from collections import deque
 from collections.abc import Callable
 from math import inf
+from socket import SHUT_RDWR
 from socket import socket as Socket
 from threading import RLock, get_ident
 from time import monotonic
@@ -34,6 +35,18 @@ STALL_SECONDS: Final = 5.0
 _NOT_NOW: Final = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
 
 
+def take_in(socket: Socket) -> bytes | None:
+    """What has come; nothing at all if the other side has hung up, None if it is only not there yet."""
+    try:
+        data = socket.recv(PORTION)
+        if isinstance(socket, ssl.SSLSocket):
+            while socket.pending():  # decrypted already: the descriptor would not tell of it
+                data += socket.recv(PORTION)
+        return data
+    except _NOT_NOW:
+        return None
+
+
 class Wire:
     """What both kinds have in common."""
 
@@ -46,7 +59,6 @@ class Wire:
         self.unsent = b""
         self.stalled_at = inf
         self._reader = hiredis.Reader()
-        self._buffered: Callable[[], int] | None = getattr(socket, "pending", None)  # TLS: decrypted, and not yet read
 
     def transmit(self, payload: bytes) -> None:
         """Sends, as far as the kernel takes it at once."""
@@ -60,11 +72,8 @@ class Wire:
     def receive(self) -> None:
         """Takes what has come, and delivers it."""
         try:
-            try:
-                data = self.socket.recv(PORTION)
-                while self._buffered is not None and self._buffered():
-                    data += self.socket.recv(PORTION)
-            except _NOT_NOW:
+            data = take_in(self.socket)
+            if data is None:
                 return
             if not data:
                 raise ConnectionResetError("the server closed the connection")
@@ -121,9 +130,6 @@ class Wire:
         except OSError:
             pass
 
-    def __del__(self) -> None:
-        self.socket.close()
-
 
 class ThreadWire(Wire):
     def __init__(self, socket: Socket, unattended: Callable[[], None]) -> None:
@@ -163,8 +169,13 @@ class ThreadWire(Wire):
         finally:
             try:
                 self._leave(request)
-            except KeyboardInterrupt:  # struck in there
-                self._leave(request)
+            except KeyboardInterrupt:  # struck in there, at any line of it
+                with self._mutex:
+                    request.wakeup = None
+                    if self._receiver is None or self._receiver is request:
+                        self._next_receiver()
+                    elif self._receiver.wakeup is not None:
+                        self._receiver.wakeup.wake()
                 raise
 
     def _receive_for(self, request: Request) -> None:
@@ -227,13 +238,17 @@ class ThreadWire(Wire):
 
     def break_off(self, error: BaseException) -> None:
         with self._mutex:
+            try:
+                self.socket.shutdown(SHUT_RDWR)  # closing it would not wake a thread that waits for it to be readable
+            except OSError:
+                pass  # it has ended
             super().break_off(error)
 
 
 class LoopWire(Wire):
     def __init__(self, socket: Socket, loop: AbstractEventLoop) -> None:
         super().__init__(socket)
-        self._loop = loop
+        self.loop = loop
         self._alarm_at = inf
         """When deadlines are looked at next: one timer for all, since one for each would cost more than the rest."""
         loop.add_reader(self.fd, self.receive)
@@ -244,13 +259,13 @@ class LoopWire(Wire):
             return
         self.enqueue(request)
         if self.unsent and self.broken is None:
-            self._loop.add_writer(self.fd, self._writable)
+            self.loop.add_writer(self.fd, self._writable)
         if request.deadline.at < self._alarm_at:
             self._look_by(request.deadline.at)
 
     def _look_by(self, at: float) -> None:
         self._alarm_at = at
-        self._loop.call_later(max(0.0, at - monotonic()), self._look_at_deadlines)
+        self.loop.call_later(max(0.0, at - monotonic()), self._look_at_deadlines)
 
     def _look_at_deadlines(self) -> None:
         self._alarm_at = inf
@@ -270,17 +285,20 @@ class LoopWire(Wire):
             self.break_off(error)
             return
         if not self.unsent:
-            self._loop.remove_writer(self.fd)
+            self.loop.remove_writer(self.fd)
+
+    def __del__(self) -> None:
+        self.socket.close()  # a process may end without closing its clients: no warning then
 
     @property
     def orphaned(self) -> bool:
         """Whether nobody will receive here any more."""
-        return self._loop.is_closed()
+        return self.loop.is_closed()
 
     def left_alone(self) -> None:
         super().left_alone()
         if not self.orphaned:
-            self._loop.call_later(STALL_SECONDS + 0.1, self._give_up_if_stalled)
+            self.loop.call_later(STALL_SECONDS + 0.1, self._give_up_if_stalled)
 
     def _give_up_if_stalled(self) -> None:
         if self.broken is None and self.stalled:
@@ -288,8 +306,8 @@ class LoopWire(Wire):
 
     def close(self, error: BaseException | None = None) -> None:
         if self.broken is None and not self.orphaned:
-            self._loop.remove_reader(self.fd)
-            self._loop.remove_writer(self.fd)
+            self.loop.remove_reader(self.fd)
+            self.loop.remove_writer(self.fd)
         super().close(error)
 
 
