@@ -1,56 +1,75 @@
 """How a flow that must come to its end is driven by a task that is cancelled."""
 
 import asyncio
+import threading
 
 import pytest
 
-from holdfast.flow import Effect, Flow, finish_async
+from holdfast.deadline import Deadline
+from holdfast.flow import Call, Flow, TaskWakeup, finish_async
+from holdfast.testing import PATIENCE
 
 
 class Bell:
-    """An effect that goes on by itself."""
-
-    goes_on = True
+    """An effect."""
 
     def __init__(self) -> None:
         self.event = asyncio.Event()
-        self.waits = 0
 
     def block(self) -> None:
         raise NotImplementedError
 
-    async def suspend(self) -> str:
-        self.waits += 1
+    async def suspend(self) -> None:
         await self.event.wait()
-        return "rang"
+
+    def ring(self) -> None:
+        self.event.set()
 
 
-class Once(Bell):
-    """One that does not: its wait is protected by a task of its own."""
+class Sleep:
+    """A task's sleep until it is woken."""
 
-    goes_on = False
+    def __init__(self) -> None:
+        self.effect = TaskWakeup()
+        self.ring = self.effect.wake
+        self.block, self.suspend = self.effect.block, self.effect.sleep(Deadline.after(60)).suspend
 
 
-@pytest.mark.parametrize("kind", [Bell, Once])
-def test_a_cancelled_task_finishes_first(kind: type[Bell]) -> None:
+class Work:
+    """A call in a thread, which must be made once, however often its caller is cancelled."""
+
+    def __init__(self) -> None:
+        self.calls, self._end = 0, threading.Event()
+        self.ring = self._end.set
+        call = Call(self._work)
+        self.block, self.suspend = call.block, call.suspend
+
+    def _work(self) -> None:
+        self.calls += 1
+        self._end.wait(PATIENCE)
+
+
+@pytest.mark.parametrize("kind", [Bell, Sleep, Work])
+def test_a_cancelled_task_finishes_first(kind: type[Bell] | type[Sleep] | type[Work]) -> None:
     async def main() -> None:
-        bell, heard = kind(), list[str]()
+        effect, ended = kind(), list[bool]()
 
         def flow() -> Flow[None]:
-            effect: Effect = bell
-            heard.append((yield effect))
-            heard.append((yield effect))
+            yield effect
+            ended.append(True)
 
         task = asyncio.create_task(finish_async(flow()))
         for _ in range(3):
             await asyncio.sleep(0)
             task.cancel()
         await asyncio.sleep(0)
-        assert not task.done() and heard == []
-        bell.event.set()
+        assert not task.done() and not ended
+        effect.ring()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert heard == ["rang", "rang"]
+        assert ended
+        if isinstance(effect, Work):
+            assert effect.calls == 1
 
     asyncio.run(main())
 
@@ -67,7 +86,7 @@ def test_an_error_of_the_flow_comes_before_the_cancellation() -> None:
         await asyncio.sleep(0)
         task.cancel()
         await asyncio.sleep(0)
-        bell.event.set()
+        bell.ring()
         with pytest.raises(KeyError):
             await task
 
