@@ -58,8 +58,14 @@ def test_the_engine_table_of_the_readme_says_what_the_engines_declare(tmp_path: 
     rows = {
         row[0]: row for line in (ROOT / "README.md").read_text().splitlines() if (row := line.strip("| ").split(" | "))
     }
-    for url, scope in (("memory://name", "process"), ("file:///folder", "machine"), ("postgresql://…", "network")):
-        declared = Locks.from_url(url.replace("/folder", str(tmp_path)).replace("…", "db/app")).capabilities
+    scopes = {
+        "memory://name": "process",
+        "file:///folder": "machine",
+        "postgresql://…": "network",
+        "redis://…": "network",
+    }
+    for url, scope in scopes.items():
+        declared = Locks.from_url(url.replace("/folder", str(tmp_path)).replace("…", "db/0")).capabilities
         row = rows[f"`{url}`"]
         assert declared.scope == scope
         assert (row[3] == "yes") == declared.fenced

@@ -12,7 +12,7 @@ from ._sync.held import Held
 from ._sync.locks import Locks
 from .advisory import advisory_lock, advisory_lock_or_skip, configure
 from .deadline import Deadline
-from .engines.base import Capabilities, Engine, Holder
+from .engines.base import Capabilities, Engine, Eviction, Holder
 from .engines.registry import register_engine
 from .errors import (
     AdvisoryLockError,
@@ -56,6 +56,7 @@ __all__ = [
     "AsyncTryHold",
     "HoldMany",
     "AsyncHoldMany",
+    "Eviction",
     "Holder",
     # locks of the caller's own transaction
     "claim",

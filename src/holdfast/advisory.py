@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 from . import fork
 from ._sync.blocks import Hold, TryHold
 from ._sync.locks import Locks
-from .client import DEFAULT_WAIT
 from .engines.base import Engine
 from .errors import InvalidOption, LockError
 from .flow import run
+from .options import DEFAULT_WAIT
 
 if TYPE_CHECKING:
     from ._async.blocks import AsyncHold, AsyncTryHold

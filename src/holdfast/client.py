@@ -4,35 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any
 
 from . import fork, order
 from .deadline import Deadline, seconds
-from .engines.base import NOT_DETACHABLE, Engine, Holder
-from .errors import ClientClosed, InvalidOption, LockError, NotAcquired, NotHeld, WouldDeadlock
+from .engines.base import NOT_DETACHABLE, Engine, Eviction, Holder
+from .errors import BackendUnavailable, ClientClosed, InvalidOption, LockError, NotAcquired, NotHeld, WouldDeadlock
 from .flow import Flow, Wakeup
 from .keys import Key, canonical_order, key_of
+from .options import (
+    DEFAULT_TTL,
+    DEFAULT_WAIT,
+    Unavailable,
+    Unset,
+    checked_note,
+    checked_owner,
+    checked_space,
+    checked_ttl,
+    proceeds,
+)
 from .owner import Owner, current, holder_in_loop, running_loop
 from .ticket import State, Ticket
 from .token import Token
 
 if TYPE_CHECKING:
     from asyncio import AbstractEventLoop
-
-DEFAULT_WAIT: Final = 15.0
-DEFAULT_TTL: Final = 30.0
-
-
-class Unset:
-    """The type of ``UNSET``, which stands for the client's own default: ``None`` means *without limit*."""
-
-    def __repr__(self) -> str:
-        return "UNSET"
-
-
-UNSET: Final = Unset()
-
-Busy = Literal["wait", "skip", "raise"]
 
 
 class Client:
@@ -51,11 +47,13 @@ class Client:
     ) -> None:
         self.engine = engine
         self.closed = False
+        self.unprotected = 0
+        """How many blocks ran without a lock, since the engine was unavailable and they were told to proceed."""
         self._new_wakeup = new_wakeup
         self._blocks = blocks
-        self._space = _checked_space(space)
+        self._space = checked_space(space)
         self._wait = seconds("wait", wait)
-        self._ttl = self._checked_ttl(ttl, None)
+        self._ttl = checked_ttl(engine, ttl, None)
         self._order = order.order_check(order_check)
         self._tickets: set[Ticket] = set()
         self._mutex = Lock()
@@ -73,6 +71,7 @@ class Client:
         ttl: float | None | Unset,
         note: str | None,
         owner: str | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> Ticket:
         """A ticket for a call with these options. Every mistake in them comes out here, before anything is acquired."""
         return Ticket(
@@ -80,13 +79,19 @@ class Client:
             self.engine.wire(key),
             self._new_wakeup,
             self._wait if isinstance(wait, Unset) else seconds("wait", wait),
-            self._ttl if isinstance(ttl, Unset) else self._checked_ttl(ttl, key),
-            note if note is None else _checked_note(note),
-            owner if owner is None else self._checked_owner(owner, key),
+            self._ttl if isinstance(ttl, Unset) else checked_ttl(self.engine, ttl, key),
+            note if note is None else checked_note(note),
+            owner if owner is None else checked_owner(self.engine, owner, key),
+            unavailable != "refuse" and proceeds(unavailable),
         )
 
     def tickets(
-        self, keys: Iterable[Any], wait: float | None | Unset, ttl: float | None | Unset, note: str | None
+        self,
+        keys: Iterable[Any],
+        wait: float | None | Unset,
+        ttl: float | None | Unset,
+        note: str | None,
+        unavailable: Unavailable = "refuse",
     ) -> tuple[list[Ticket], list[int]]:
         """A ticket for each different lock, in canonical order; and for each given key the number of its ticket."""
         if isinstance(keys, str) or not isinstance(keys, Iterable):
@@ -96,7 +101,7 @@ class Client:
             raise InvalidOption("keys=[]: name at least one key")
         by_wire: dict[Any, Ticket] = {}
         for key in sorted(given, key=canonical_order):
-            by_wire.setdefault(self.engine.wire(key), self.ticket(key, wait, ttl, note))
+            by_wire.setdefault(self.engine.wire(key), self.ticket(key, wait, ttl, note, None, unavailable))
         place = {wire: number for number, wire in enumerate(by_wire)}
         tickets = list(by_wire.values())
         if len(tickets) > 1 and tickets[0].wait is None:
@@ -137,6 +142,20 @@ class Client:
             self._tickets.discard(ticket)
         return granted
 
+    def proceed(self, ticket: Ticket, error: BackendUnavailable) -> bool:
+        """The engine is unavailable: raises, or has the block run without a lock if that was asked for."""
+        if not ticket.proceeds:
+            raise error
+        import logging
+
+        self._tickets.discard(ticket)
+        ticket.owner = current(running_loop())
+        ticket.unprotected()
+        with self._mutex:
+            self.unprotected += 1
+        logging.getLogger("holdfast").warning("action=unprotected key=%s reason=%s", ticket.key, error)
+        return True
+
     def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
         """Takes a detached lock up again."""
         ticket.owner = current(running_loop())
@@ -161,10 +180,10 @@ class Client:
         try:
             ticket.end(State.RELEASED)
             self._tickets.discard(ticket)
-            return self.engine.drop(ticket)
+            return not ticket.protected or self.engine.drop(ticket)
         except (KeyboardInterrupt, SystemExit):
             # It struck half-way, and no one will come back for this ticket. Releasing twice does no harm.
-            if ticket.state is State.RELEASED:
+            if ticket.state is State.RELEASED and ticket.protected:
                 self.engine.let_go(ticket)
             raise
 
@@ -177,6 +196,11 @@ class Client:
         """What ``drop`` left to do."""
         try:
             yield from self.engine.release(ticket)
+        except BackendUnavailable as error:
+            if not ticket.proceeds:
+                raise
+            # The block has run. An error now would have it run again, by whoever goes on without the engine.
+            _log_unreleased(ticket, error)
         except (KeyboardInterrupt, SystemExit):
             yield from self.engine.release(ticket)
             raise
@@ -190,7 +214,8 @@ class Client:
         self._tickets.discard(ticket)
         if ticket.held:
             ticket.end(State.RELEASED)
-            self.engine.let_go(ticket)
+            if ticket.protected:
+                self.engine.let_go(ticket)
 
     def drop_lost(self, ticket: Ticket) -> Flow[None]:
         """Lets the engine clean up after a lost lock."""
@@ -202,11 +227,14 @@ class Client:
         if ttl is None:
             ttl = ticket.ttl if ticket.ttl is not None else DEFAULT_TTL
         elif self.engine.capabilities.expiring:
-            self._checked_ttl(ttl, ticket.key)
-        yield from self.engine.extend(ticket, ttl)
+            checked_ttl(self.engine, ttl, ticket.key)
+        if ticket.protected:
+            yield from self.engine.extend(ticket, ttl)
 
     def detach(self, ticket: Ticket) -> Flow[str]:
         ticket.check()
+        if not ticket.protected:
+            raise NotHeld(f"{ticket.key}: this block runs unprotected; there is no lock to detach", key=ticket.key)
         secret = yield from self.engine.detach(ticket)
         ticket.end(State.DETACHED)
         self._tickets.discard(ticket)
@@ -218,9 +246,10 @@ class Client:
         yield from self._open(Deadline.after(DEFAULT_WAIT))
         return (yield from self.engine.holders())
 
-    def evict(self, key: Key, force: bool) -> Flow[bool]:
+    def evict(self, key: Key, force: bool) -> Flow[Eviction]:
         yield from self._open(Deadline.after(DEFAULT_WAIT))
-        return (yield from self.engine.evict(key, force=force))
+        outcome = yield from self.engine.evict(key, force=force)
+        return outcome if isinstance(outcome, Eviction) else Eviction(outcome)
 
     def close(self) -> Flow[None]:
         """Ends every wait, takes every lock back (its holder is told), and closes the engine."""
@@ -298,24 +327,6 @@ class Client:
         if self.closed:
             raise ClientClosed
 
-    def _checked_ttl(self, ttl: float | None, key: Key | None) -> float | None:
-        expiring = self.engine.capabilities.expiring
-        if ttl is None:
-            return DEFAULT_TTL if expiring else None
-        if not expiring:
-            raise self.engine.unsupported(f"ttl={ttl!r}", "its locks have no lease; leave ttl out", key)
-        checked = seconds("ttl", ttl)
-        if not checked:
-            raise InvalidOption(f"ttl={ttl!r}: a lease lasts more than 0 seconds, and ends", key=key)
-        return checked
-
-    def _checked_owner(self, owner: str, key: Key) -> str:
-        if not isinstance(owner, str) or not owner:
-            raise InvalidOption(f"owner={owner!r}: give a string that is not empty", key=key)
-        if not self.engine.capabilities.detachable:
-            raise self.engine.unsupported("owner=", NOT_DETACHABLE, key)
-        return owner
-
     def _start_afresh(self) -> None:
         self._mutex = Lock()
         self._tickets = set()
@@ -326,14 +337,7 @@ def _taken_anew(ticket: Ticket, own: Ticket | None) -> bool:
     return own is not None and ticket.owner_text is not None and ticket.owner_text == own.owner_text
 
 
-def _checked_space(space: str) -> str:
-    if not isinstance(space, str):
-        raise InvalidOption(f"space={space!r}: give a string")
-    Key.of("any", space=space)
-    return space
+def _log_unreleased(ticket: Ticket, error: BackendUnavailable) -> None:
+    import logging
 
-
-def _checked_note(note: str | None) -> str | None:
-    if note is not None and not isinstance(note, str):
-        raise InvalidOption(f"note={note!r}: give a string")
-    return note
+    logging.getLogger("holdfast").warning("action=unreleased key=%s reason=%s", ticket.key, error)

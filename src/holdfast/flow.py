@@ -14,20 +14,20 @@ from collections.abc import Callable, Coroutine, Generator
 from math import inf
 from threading import TIMEOUT_MAX
 from threading import Lock as Mutex
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
 from .deadline import Deadline
 from .owner import running_loop
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future
+    from asyncio import AbstractEventLoop, Future, TimerHandle
 
 T = TypeVar("T")
 
 
 class Effect(Protocol):
-    """Something to wait for, in either way."""
+    """Something to wait for, in either way. Who is cancelled in ``suspend`` may come back and wait on."""
 
     def block(self) -> Any: ...
 
@@ -98,30 +98,32 @@ _bells: WeakValueDictionary[int, _Bell] = WeakValueDictionary()
 class TaskWakeup:
     """A sleeping task: a future of its loop, which may be another than the waker's."""
 
-    __slots__ = ("_deadline", "_future", "_loop")
+    __slots__ = ("_alarm", "_deadline", "_future", "_roused", "loop")
 
     def __init__(self) -> None:
         loop = running_loop()
         assert loop is not None, "an async client is used outside an event loop"
-        self._loop: AbstractEventLoop = loop
+        self.loop: AbstractEventLoop = loop
         self._future: Future[None] = loop.create_future()
+        self._roused = False
+        self._alarm: TimerHandle | None = None
 
     def wake(self) -> bool:
-        if running_loop() is self._loop:
+        if running_loop() is self.loop:
             self.rouse()
             return True
-        if self._loop.is_closed():  # with this waiter in it
+        if self.loop.is_closed():  # with this waiter in it
             return False
-        bell = _bells.get(id(self._loop))
+        bell = _bells.get(id(self.loop))
         if bell is not None:
             bell.due.append(self)
-            if _bells.get(id(self._loop)) is bell:
+            if _bells.get(id(self.loop)) is bell:
                 return True
             # It has rung meanwhile, and may have been emptied before this one came.
-        bell = _bells[id(self._loop)] = _Bell()
+        bell = _bells[id(self.loop)] = _Bell()
         bell.due.append(self)
         try:
-            self._loop.call_soon_threadsafe(bell.rouse_all)
+            self.loop.call_soon_threadsafe(bell.rouse_all)
         except RuntimeError:  # closed in this very moment
             return False
         return True
@@ -134,34 +136,83 @@ class TaskWakeup:
         raise RuntimeError("a task's wakeup cannot block a thread")
 
     async def suspend(self) -> None:
+        if self._roused:
+            return
         remaining = self._deadline.remaining
-        alarm = None if remaining == inf else self._loop.call_later(remaining, self.rouse)
+        dozing = _dozing_in(self.loop) if remaining > _DOZE else None
+        if dozing is not None:
+            dozing.add(self)
+        else:
+            self.set_alarm()
         try:
             await self._future
+        except BaseException:
+            if not self._roused:  # cancelled, and the future with it: who comes back needs another
+                self._future = self.loop.create_future()
+            raise
         finally:
-            if alarm is not None:
-                alarm.cancel()
+            if dozing is not None:
+                dozing.discard(self)
+            if self._alarm is not None:
+                self._alarm.cancel()
+                self._alarm = None
+
+    def set_alarm(self) -> None:
+        remaining = self._deadline.remaining
+        if remaining != inf:
+            self._alarm = self.loop.call_later(remaining, self.rouse)
 
     def rouse(self) -> None:
+        self._roused = True
         if not self._future.done():
             self._future.set_result(None)
+
+
+_DOZE: Final = 0.05
+"""Seconds. Most waits are shorter than this, and a timer for each would cost more than the wait."""
+
+
+class _Dozing(set[TaskWakeup]):
+    """The waits of one loop that have just begun. It lives in the loop's own queue, like a bell, and goes with it."""
+
+    __slots__ = ()
+
+    def set_alarms(self) -> None:
+        """For those that are not so short after all."""
+        _dozings.pop(id(running_loop()), None)
+        while self:
+            self.pop().set_alarm()
+
+
+_dozings: WeakValueDictionary[int, _Dozing] = WeakValueDictionary()
+
+
+def _dozing_in(loop: AbstractEventLoop) -> _Dozing:
+    dozing = _dozings.get(id(loop))
+    if dozing is None:
+        dozing = _dozings[id(loop)] = _Dozing()
+        loop.call_later(_DOZE, dozing.set_alarms)
+    return dozing
 
 
 class Call:
     """A call that may block for a while (a scan of a folder). An async client makes it in a thread."""
 
-    __slots__ = ("_arguments", "_function")
+    __slots__ = ("_arguments", "_function", "_under_way")
 
     def __init__(self, function: Callable[..., Any], *arguments: Any) -> None:
         self._function = function
         self._arguments = arguments
+        self._under_way: Future[Any] | None = None
 
     def block(self) -> Any:
         return self._function(*self._arguments)
 
     async def suspend(self) -> Any:
         asyncio = sys.modules["asyncio"]
-        return await asyncio.to_thread(self._function, *self._arguments)
+        if self._under_way is None:
+            self._under_way = asyncio.get_running_loop().run_in_executor(None, self.block)
+        return await asyncio.shield(self._under_way)
 
 
 def at_once(value: T) -> Flow[T]:
@@ -210,38 +261,20 @@ finish = run
 
 async def finish_async(flow: Flow[T]) -> T:
     """Drives a flow that must come to its end, suspending this task; a cancellation is passed on afterwards."""
+    cancelled: BaseException | None = None
     try:
         effect = next(flow)
-    except StopIteration as done:  # the common case: nothing to wait for, so nothing to protect
-        result: T = done.value
-        return result
-    asyncio = sys.modules["asyncio"]
-    work = asyncio.ensure_future(run_async(_resumed(effect, flow)))
-    cancelled: BaseException | None = None
-    while not work.done():
-        try:
-            await asyncio.shield(work)
-        except asyncio.CancelledError as cancellation:
-            if not work.done():
-                cancelled = cancellation
-        except BaseException:  # it is the flow's own and comes out of work.result() below
-            pass
-    if cancelled is not None and not work.cancelled() and work.exception() is None:
-        raise cancelled
-    outcome: T = work.result()
-    return outcome
-
-
-def _resumed(effect: Effect, flow: Flow[T]) -> Flow[T]:
-    # The flow has been started; carry on from the effect that it waits for.
-    try:
         while True:
             try:
-                outcome = yield effect
+                outcome = await effect.suspend()
+            except sys.modules["asyncio"].CancelledError as cancellation:
+                cancelled = cancellation  # and goes on with the wait
             except BaseException as interruption:  # the flow decides what becomes of it
                 effect = flow.throw(interruption)
             else:
                 effect = flow.send(outcome)
     except StopIteration as done:
+        if cancelled is not None:
+            raise cancelled from None
         result: T = done.value
         return result

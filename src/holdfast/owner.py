@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import sys
 import threading
-from collections.abc import Hashable
+from collections.abc import Callable, Hashable
 from typing import TYPE_CHECKING, Any
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import ref
 
 from . import fork
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
+    from asyncio import AbstractEventLoop, Task
 
     from .ticket import Ticket
 
@@ -22,12 +22,20 @@ if TYPE_CHECKING:
 class Owner:
     """One thread or task, and what it holds: lock id to ticket, in the order in which they were taken."""
 
-    __slots__ = ("__weakref__", "held", "loop", "name")
+    __slots__ = ("_label", "held", "loop", "task")
 
-    def __init__(self, name: str, loop: AbstractEventLoop | None = None) -> None:
-        self.name = name
+    def __init__(
+        self, label: str, loop: AbstractEventLoop | None = None, task: Callable[[], Task[Any] | None] | None = None
+    ) -> None:
+        self._label = label
         self.loop = loop
+        self.task = task
+        """A weak reference: an engine's table leads here, and would keep alive a task whose loop was closed."""
         self.held: dict[Hashable, Ticket] = {}
+
+    @property
+    def name(self) -> str:
+        return f"{'thread' if self.loop is None else 'task'} {self._label}"
 
     def __repr__(self) -> str:
         return f"<Owner {self.name}>"
@@ -37,12 +45,12 @@ class _ThreadOwner(threading.local):
     # One object for each thread, made on its first use. `threading.current_thread()` would not do: a thread that
     # Python did not start may be given the stand-in object of a dead one.
     def __init__(self) -> None:
-        self.owner = Owner(f"thread {threading.current_thread().name}")
+        self.owner = Owner(threading.current_thread().name)
 
 
 _threads = _ThreadOwner()
-_tasks: WeakKeyDictionary[Any, Owner] = WeakKeyDictionary()
-_of_loop: WeakKeyDictionary[Any, WeakSet[Owner]] = WeakKeyDictionary()
+_tasks: dict[int, Owner] = {}
+"""By the id of the task. An entry goes when its task does; until then the id is not given to another."""
 
 
 def running_loop() -> AbstractEventLoop | None:
@@ -59,25 +67,36 @@ def current(loop: AbstractEventLoop | None) -> Owner:
     task = sys.modules["asyncio"].current_task(loop)
     if task is None:  # a callback of the loop
         return _threads.owner
-    owner = _tasks.get(task)
-    if owner is None:
-        owner = _tasks[task] = Owner(f"task {task.get_name()}", loop)
-        _of_loop.setdefault(loop, WeakSet()).add(owner)
+    number = id(task)
+    owner = _tasks.get(number)
+    if owner is None or owner.task is None or owner.task() is not task:
+        owner = _tasks[number] = Owner(task.get_name(), loop, _TaskRef(task, _forget))
     return owner
+
+
+class _TaskRef(ref[Any]):
+    __slots__ = ("number",)
+
+    def __init__(self, task: Any, callback: Callable[[_TaskRef], None]) -> None:
+        super().__init__(task, callback)  # type: ignore[call-arg]
+        self.number = id(task)
+
+
+def _forget(reference: _TaskRef) -> None:
+    _tasks.pop(reference.number, None)
 
 
 def holder_in_loop(loop: AbstractEventLoop, lock: Hashable) -> Owner | None:
     """The task of ``loop`` (it runs in this thread) that holds ``lock``, or else the thread itself."""
     if lock in _threads.owner.held:
         return _threads.owner
-    return next((owner for owner in list(_of_loop.get(loop, ())) if lock in owner.held), None)
+    return next((owner for owner in list(_tasks.values()) if owner.loop is loop and lock in owner.held), None)
 
 
 def _forget_parent() -> None:
     global _threads
     _threads = _ThreadOwner()
     _tasks.clear()
-    _of_loop.clear()
 
 
 fork.in_child(_forget_parent)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from string import Formatter
 from typing import Any
 
-from .client import Busy, Unset
 from .errors import InvalidKey, InvalidOption
+from .options import Busy, Unset
 
 _ESCAPES = {ord("%"): "%25", ord(":"): "%3A"}
 

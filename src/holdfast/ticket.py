@@ -49,6 +49,8 @@ class Ticket:
         "note",
         "owner",
         "owner_text",
+        "proceeds",
+        "protected",
         "reason",
         "server",
         "since",
@@ -68,6 +70,7 @@ class Ticket:
         ttl: float | None = None,
         note: str | None = None,
         owner_text: str | None = None,
+        proceeds: bool = False,
     ) -> None:
         self.key = key
         self.server: Hashable = None
@@ -81,6 +84,10 @@ class Ticket:
         self.note = note
         self.owner_text = owner_text
         """The owner that the caller chose, if any: a lock that this owner holds already is given to it anew."""
+        self.proceeds = proceeds
+        """Whether the block is to run also when the engine is unavailable."""
+        self.protected = True
+        """False if it does run so: there is no lock behind this ticket."""
         self.new_wakeup = new_wakeup
         self.wakeup: Wakeup | None = None
         self.owner: Owner | None = None
@@ -128,6 +135,11 @@ class Ticket:
         self.since = time.time()
         self.state = State.HELD
 
+    def unprotected(self) -> None:
+        """The block runs without a lock, by its own choice. Nobody else is kept out."""
+        self.protected = False
+        self.granted()
+
     def lose(self, reason: str) -> bool:
         """Marks a held lock as lost and tells the holder. True for the one caller that made it so."""
         if not self.mark_lost(reason):
@@ -158,7 +170,7 @@ class Ticket:
     def settle(self) -> None:
         """Notes a grant with its owner; raises if the lock was lost before the owner could come to know of it."""
         with _transitions:
-            if self.held and self.owner is not None:
+            if self.held and self.owner is not None and self.protected:
                 self.owner.held[self.lock] = self
         if not self.held:
             self.check()

@@ -25,6 +25,7 @@ LAYERS = [
     ["order"],
     ["engines"],
     ["schema"],
+    ["options"],
     ["client"],
     ["template"],
     ["_sync", "_async"],

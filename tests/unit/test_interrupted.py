@@ -23,7 +23,7 @@ from holdfast.testing._async.part import until_waiting
 from holdfast.ticket import State, Ticket
 
 
-@pytest.fixture(params=["memory", "file", "postgres", "lease table"])
+@pytest.fixture(params=["memory", "file", "postgres", "lease table", "redis"])
 def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "lease table":
         server = str(request.getfixturevalue("holdfast_postgres_url"))
@@ -31,6 +31,8 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return f"{server}{'&' if '?' in server else '?'}mode=lease"
     if request.param == "postgres":
         return str(request.getfixturevalue("holdfast_postgres_url"))
+    if request.param == "redis":
+        return str(request.getfixturevalue("holdfast_redis_url"))
     return tmp_path.as_uri() if request.param == "file" else f"memory://{tmp_path}"
 
 

@@ -6,7 +6,7 @@ from types import TracebackType
 
 from ..client import Client
 from ..deadline import Deadline
-from ..errors import LockError, NotHeld
+from ..errors import BackendUnavailable, LockError, NotHeld
 from ..flow import finish_async, run_async
 from ..ticket import Ticket
 from .body import BLOCKS, Body, OnLost
@@ -34,18 +34,21 @@ class AsyncBlock:
             )
         ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
-            engine = client.engine
-            if not engine.ready:
-                await run_async(client.open(ticket))
             granted: bool | None
-            if self._secret is not None:
-                granted = await run_async(client.attach(ticket, self._secret))
-            elif client.begin(ticket):
-                granted = engine.grab(ticket)
-                if granted is None:
-                    granted = await run_async(engine.acquire(ticket))
-            else:
-                granted = False
+            try:
+                engine = client.engine
+                if not engine.ready:
+                    await run_async(client.open(ticket))
+                if self._secret is not None:
+                    granted = await run_async(client.attach(ticket, self._secret))
+                elif client.begin(ticket):
+                    granted = engine.grab(ticket)
+                    if granted is None:
+                        granted = await run_async(engine.acquire(ticket))
+                else:
+                    granted = False
+            except BackendUnavailable as error:
+                granted = client.proceed(ticket, error)
             if not client.settle(ticket, granted):
                 return None
             held = AsyncHeld(client, ticket)

@@ -6,7 +6,6 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
-from weakref import ref
 
 from ..errors import InvalidOption, LockLost
 from ..owner import running_loop
@@ -32,14 +31,15 @@ class Body:
         self._ticket = ticket
         self._held = held
         self._on_lost = on_lost
-        self._loop = asyncio.get_running_loop()
-        task = asyncio.current_task()
-        # Weak: the engine's table leads here, and would keep a task alive whose loop was closed, and so its lock held.
-        self._task = ref(task) if task is not None else _no_task
+        owner = ticket.owner
+        assert owner is not None
+        self._loop = owner.loop or asyncio.get_running_loop()
+        self._task = owner.task or _no_task
+        task = self._task()
         self._before = task.cancelling() if task is not None else 0
         self._cancelled = False
         self._ended = False
-        ticket.tell_when_lost(self._lost_somewhere)
+        ticket.tell_when_lost(self)
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """What the block ends with: the body's own error, ``LockLost``, or nothing."""
@@ -64,7 +64,8 @@ class Body:
         here = loop is not None and asyncio.current_task(loop) is task
         return task.uncancel() <= self._before and here
 
-    def _lost_somewhere(self) -> None:
+    def __call__(self) -> None:
+        """The lock was lost, says some thread."""
         try:
             self._loop.call_soon_threadsafe(self._lost_in_loop)
         except RuntimeError:

@@ -7,11 +7,12 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from ..client import DEFAULT_WAIT, UNSET, Busy, Client, Unset
-from ..engines.base import Capabilities, Engine, Holder
+from ..client import Client
+from ..engines.base import Capabilities, Engine, Eviction, Holder
 from ..engines.registry import engine_from_url
 from ..flow import TaskWakeup, finish_async, run_async
 from ..keys import Key, KeyLike
+from ..options import DEFAULT_WAIT, UNSET, Busy, Unavailable, Unset
 from ..template import KeyTemplate, checked_busy
 from ..token import Token
 from .blocks import AsyncHold, AsyncHoldMany, AsyncTryHold
@@ -55,6 +56,11 @@ class AsyncLocks:
         return cls(engine_from_url(url, options), space=space, wait=wait, ttl=ttl, order=order)
 
     @property
+    def unprotected(self) -> int:
+        """How many blocks of this client ran without a lock (``unavailable="proceed"``)."""
+        return self._client.unprotected
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the engine can do."""
         return self._client.engine.capabilities
@@ -70,6 +76,7 @@ class AsyncLocks:
         note: str | None = ...,
         owner: str | None = ...,
         on_lost: OnLost | None = ...,
+        unavailable: Unavailable = ...,
     ) -> AsyncHold: ...
 
     @overload
@@ -84,6 +91,7 @@ class AsyncLocks:
         note: str | None = ...,
         owner: str | None = ...,
         on_lost: OnLost | None = ...,
+        unavailable: Unavailable = ...,
     ) -> AsyncHold: ...
 
     def hold(
@@ -94,15 +102,17 @@ class AsyncLocks:
         note: str | None = None,
         owner: str | None = None,
         on_lost: OnLost | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> AsyncHold:
         """Holds the lock for a block: ``hold("nightly-report")`` or ``hold(LockNamespace.AGENT, 42)``.
 
         Raises ``NotAcquired`` when ``wait`` seconds have passed (0: tries once, None: no limit), ``WouldDeadlock`` when
         the caller holds it already. ``note`` is shown to operators; ``on_lost`` is called with the handle on a loss.
-        ``owner`` is a name of the caller's choice, such as a job's id: if that owner holds the lock already, in
-        whatever process, it is given at once, and the older handle has lost it.
+        ``unavailable="proceed"`` runs the block also when the engine cannot be reached, without a lock: it is logged,
+        counted, and ``held.protected`` is False. The default is ``BackendUnavailable``.
         """
-        return AsyncHold(self._client, self._client.ticket(self._client.key(key), wait, ttl, note, owner), on_lost)
+        ticket = self._client.ticket(self._client.key(key), wait, ttl, note, owner, unavailable)
+        return AsyncHold(self._client, ticket, on_lost)
 
     @overload
     def try_hold(
@@ -114,6 +124,7 @@ class AsyncLocks:
         note: str | None = ...,
         owner: str | None = ...,
         on_lost: OnLost | None = ...,
+        unavailable: Unavailable = ...,
     ) -> AsyncTryHold: ...
 
     @overload
@@ -127,6 +138,7 @@ class AsyncLocks:
         note: str | None = ...,
         owner: str | None = ...,
         on_lost: OnLost | None = ...,
+        unavailable: Unavailable = ...,
     ) -> AsyncTryHold: ...
 
     def try_hold(
@@ -136,9 +148,11 @@ class AsyncLocks:
         note: str | None = None,
         owner: str | None = None,
         on_lost: OnLost | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> AsyncTryHold:
         """Like ``hold``, but tries once and gives the block None when the lock is busy, also by the caller itself."""
-        return AsyncTryHold(self._client, self._client.ticket(self._client.key(key), 0, ttl, note, owner), on_lost)
+        ticket = self._client.ticket(self._client.key(key), 0, ttl, note, owner, unavailable)
+        return AsyncTryHold(self._client, ticket, on_lost)
 
     def hold_many(
         self,
@@ -148,9 +162,10 @@ class AsyncLocks:
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
         on_lost: OnLost | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> AsyncHoldMany:
         """Holds several locks, all or none. They are taken in one canonical order, so two callers cannot dead-lock."""
-        tickets, positions = self._client.tickets(keys, wait, ttl, note)
+        tickets, positions = self._client.tickets(keys, wait, ttl, note, unavailable)
         return AsyncHoldMany(self._client, tickets, positions, on_lost)
 
     @overload
@@ -161,6 +176,7 @@ class AsyncLocks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        unavailable: Unavailable = ...,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T | None]]]: ...
 
     @overload
@@ -171,6 +187,7 @@ class AsyncLocks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        unavailable: Unavailable = ...,
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T]]]: ...
 
     def exclusive(
@@ -180,6 +197,7 @@ class AsyncLocks:
         wait: float | None | Unset = UNSET,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> Callable[[Callable[P, Awaitable[T]]], Callable[P, Coroutine[Any, Any, T | None]]]:
         """Runs a function under a lock that its arguments name: ``@locks.exclusive("sync:{user_id}", busy="skip")``.
 
@@ -188,7 +206,9 @@ class AsyncLocks:
         """
         template, wait = KeyTemplate(key), checked_busy(busy, wait)
         if not template.fields:
-            self._client.ticket(self._client.key(key), wait, ttl, note)  # what is wrong with it is said here and now
+            self._client.ticket(
+                self._client.key(key), wait, ttl, note, unavailable
+            )  # what is wrong with it is said here and now
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T | None]]:
             check_function(function)
@@ -196,7 +216,9 @@ class AsyncLocks:
 
             @wraps(function)
             async def exclusively(*args: P.args, **kwargs: P.kwargs) -> T | None:
-                ticket = self._client.ticket(self._client.key(key_for(args, kwargs)), wait, ttl, note)
+                ticket = self._client.ticket(
+                    self._client.key(key_for(args, kwargs)), wait, ttl, note, None, unavailable
+                )
                 if busy == "skip":
                     async with AsyncTryHold(self._client, ticket, None) as held:
                         return await function(*args, **kwargs) if held is not None else None
@@ -218,8 +240,12 @@ class AsyncLocks:
         """Who holds what there, for operators."""
         return await run_async(self._client.holders())
 
-    async def evict(self, *key: Any, force: bool = False) -> bool:
-        """Takes a lock from its holder, who is told. False if nobody holds it."""
+    async def evict(self, *key: Any, force: bool = False) -> Eviction:
+        """Takes a lock from its holder, who is told. False if nobody holds it.
+
+        A holder in another process is asked to give it up. ``force=True`` does not ask, where the engine has a way;
+        ``others`` of the outcome then says how many further locks that has cost.
+        """
         return await run_async(self._client.evict(self._client.key(key), force))
 
     async def close(self) -> None:

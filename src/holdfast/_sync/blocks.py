@@ -7,7 +7,7 @@ from types import TracebackType
 
 from ..client import Client
 from ..deadline import Deadline
-from ..errors import LockError, NotHeld
+from ..errors import BackendUnavailable, LockError, NotHeld
 from ..flow import finish, run
 from ..ticket import Ticket
 from .body import BLOCKS, Body, OnLost
@@ -35,18 +35,21 @@ class Block:
             )
         ticket.deadline = deadline or Deadline.after(ticket.wait)
         try:
-            engine = client.engine
-            if not engine.ready:
-                run(client.open(ticket))
             granted: bool | None
-            if self._secret is not None:
-                granted = run(client.attach(ticket, self._secret))
-            elif client.begin(ticket):
-                granted = engine.grab(ticket)
-                if granted is None:
-                    granted = run(engine.acquire(ticket))
-            else:
-                granted = False
+            try:
+                engine = client.engine
+                if not engine.ready:
+                    run(client.open(ticket))
+                if self._secret is not None:
+                    granted = run(client.attach(ticket, self._secret))
+                elif client.begin(ticket):
+                    granted = engine.grab(ticket)
+                    if granted is None:
+                        granted = run(engine.acquire(ticket))
+                else:
+                    granted = False
+            except BackendUnavailable as error:
+                granted = client.proceed(ticket, error)
             if not client.settle(ticket, granted):
                 return None
             held = Held(client, ticket)

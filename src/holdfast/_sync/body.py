@@ -27,7 +27,7 @@ class Body:
         self._held = held
         self._on_lost = on_lost
         if on_lost is not None:
-            ticket.tell_when_lost(self._lost_somewhere)
+            ticket.tell_when_lost(self)
 
     def end(self, error: BaseException | None) -> BaseException | None:
         """What the block ends with: the body's own error, ``LockLost``, or nothing."""
@@ -39,7 +39,8 @@ class Body:
         error.add_note(f"(while in this block, {lost})")
         return error
 
-    def _lost_somewhere(self) -> None:
+    def __call__(self) -> None:
+        """The lock was lost, says some thread."""
         assert self._on_lost is not None
         try:
             self._on_lost(self._held)

@@ -30,9 +30,16 @@ class Held:
     def fence(self) -> int:
         """A number that grows from grant to grant. Store it with what you write; refuse writes with a lower one."""
         fence = self._ticket.fence
+        if not self.protected:
+            raise Unsupported(f"fence ({self.key}): this block runs unprotected; nothing fences it", key=self.key)
         if fence is None:
             raise Unsupported(f"fence ({self.key}): this engine's grants carry no fence", key=self.key)
         return fence
+
+    @property
+    def protected(self) -> bool:
+        """False if the engine was unavailable and the block was told to proceed: nobody else is kept out."""
+        return self._ticket.protected
 
     @property
     def lost(self) -> bool:

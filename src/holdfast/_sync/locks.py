@@ -8,11 +8,12 @@ from functools import wraps
 from types import TracebackType
 from typing import Any, Literal, ParamSpec, TypeVar, overload
 
-from ..client import DEFAULT_WAIT, UNSET, Busy, Client, Unset
-from ..engines.base import Capabilities, Engine, Holder
+from ..client import Client
+from ..engines.base import Capabilities, Engine, Eviction, Holder
 from ..engines.registry import engine_from_url
 from ..flow import ThreadWakeup, finish, run
 from ..keys import Key, KeyLike
+from ..options import DEFAULT_WAIT, UNSET, Busy, Unavailable, Unset
 from ..template import KeyTemplate, checked_busy
 from ..token import Token
 from .blocks import Hold, HoldMany, TryHold
@@ -56,6 +57,11 @@ class Locks:
         return cls(engine_from_url(url, options), space=space, wait=wait, ttl=ttl, order=order)
 
     @property
+    def unprotected(self) -> int:
+        """How many blocks of this client ran without a lock (``unavailable="proceed"``)."""
+        return self._client.unprotected
+
+    @property
     def capabilities(self) -> Capabilities:
         """What the engine can do."""
         return self._client.engine.capabilities
@@ -71,6 +77,7 @@ class Locks:
         note: str | None = ...,
         owner: str | None = ...,
         on_lost: OnLost | None = ...,
+        unavailable: Unavailable = ...,
     ) -> Hold: ...
 
     @overload
@@ -85,6 +92,7 @@ class Locks:
         note: str | None = ...,
         owner: str | None = ...,
         on_lost: OnLost | None = ...,
+        unavailable: Unavailable = ...,
     ) -> Hold: ...
 
     def hold(
@@ -95,15 +103,17 @@ class Locks:
         note: str | None = None,
         owner: str | None = None,
         on_lost: OnLost | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> Hold:
         """Holds the lock for a block: ``hold("nightly-report")`` or ``hold(LockNamespace.AGENT, 42)``.
 
         Raises ``NotAcquired`` when ``wait`` seconds have passed (0: tries once, None: no limit), ``WouldDeadlock`` when
         the caller holds it already. ``note`` is shown to operators; ``on_lost`` is called with the handle on a loss.
-        ``owner`` is a name of the caller's choice, such as a job's id: if that owner holds the lock already, in
-        whatever process, it is given at once, and the older handle has lost it.
+        ``unavailable="proceed"`` runs the block also when the engine cannot be reached, without a lock: it is logged,
+        counted, and ``held.protected`` is False. The default is ``BackendUnavailable``.
         """
-        return Hold(self._client, self._client.ticket(self._client.key(key), wait, ttl, note, owner), on_lost)
+        ticket = self._client.ticket(self._client.key(key), wait, ttl, note, owner, unavailable)
+        return Hold(self._client, ticket, on_lost)
 
     @overload
     def try_hold(
@@ -115,6 +125,7 @@ class Locks:
         note: str | None = ...,
         owner: str | None = ...,
         on_lost: OnLost | None = ...,
+        unavailable: Unavailable = ...,
     ) -> TryHold: ...
 
     @overload
@@ -128,6 +139,7 @@ class Locks:
         note: str | None = ...,
         owner: str | None = ...,
         on_lost: OnLost | None = ...,
+        unavailable: Unavailable = ...,
     ) -> TryHold: ...
 
     def try_hold(
@@ -137,9 +149,11 @@ class Locks:
         note: str | None = None,
         owner: str | None = None,
         on_lost: OnLost | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> TryHold:
         """Like ``hold``, but tries once and gives the block None when the lock is busy, also by the caller itself."""
-        return TryHold(self._client, self._client.ticket(self._client.key(key), 0, ttl, note, owner), on_lost)
+        ticket = self._client.ticket(self._client.key(key), 0, ttl, note, owner, unavailable)
+        return TryHold(self._client, ticket, on_lost)
 
     def hold_many(
         self,
@@ -149,9 +163,10 @@ class Locks:
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
         on_lost: OnLost | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> HoldMany:
         """Holds several locks, all or none. They are taken in one canonical order, so two callers cannot dead-lock."""
-        tickets, positions = self._client.tickets(keys, wait, ttl, note)
+        tickets, positions = self._client.tickets(keys, wait, ttl, note, unavailable)
         return HoldMany(self._client, tickets, positions, on_lost)
 
     @overload
@@ -162,6 +177,7 @@ class Locks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        unavailable: Unavailable = ...,
     ) -> Callable[[Callable[P, T]], Callable[P, T | None]]: ...
 
     @overload
@@ -172,6 +188,7 @@ class Locks:
         wait: float | None | Unset = ...,
         ttl: float | None | Unset = ...,
         note: str | None = ...,
+        unavailable: Unavailable = ...,
     ) -> Callable[[Callable[P, T]], Callable[P, T]]: ...
 
     def exclusive(
@@ -181,6 +198,7 @@ class Locks:
         wait: float | None | Unset = UNSET,
         ttl: float | None | Unset = UNSET,
         note: str | None = None,
+        unavailable: Unavailable = "refuse",
     ) -> Callable[[Callable[P, T]], Callable[P, T | None]]:
         """Runs a function under a lock that its arguments name: ``@locks.exclusive("sync:{user_id}", busy="skip")``.
 
@@ -189,7 +207,9 @@ class Locks:
         """
         template, wait = KeyTemplate(key), checked_busy(busy, wait)
         if not template.fields:
-            self._client.ticket(self._client.key(key), wait, ttl, note)  # what is wrong with it is said here and now
+            self._client.ticket(
+                self._client.key(key), wait, ttl, note, unavailable
+            )  # what is wrong with it is said here and now
 
         def decorate(function: Callable[P, T]) -> Callable[P, T | None]:
             check_function(function)
@@ -197,7 +217,9 @@ class Locks:
 
             @wraps(function)
             def exclusively(*args: P.args, **kwargs: P.kwargs) -> T | None:
-                ticket = self._client.ticket(self._client.key(key_for(args, kwargs)), wait, ttl, note)
+                ticket = self._client.ticket(
+                    self._client.key(key_for(args, kwargs)), wait, ttl, note, None, unavailable
+                )
                 if busy == "skip":
                     with TryHold(self._client, ticket, None) as held:
                         return function(*args, **kwargs) if held is not None else None
@@ -219,8 +241,12 @@ class Locks:
         """Who holds what there, for operators."""
         return run(self._client.holders())
 
-    def evict(self, *key: Any, force: bool = False) -> bool:
-        """Takes a lock from its holder, who is told. False if nobody holds it."""
+    def evict(self, *key: Any, force: bool = False) -> Eviction:
+        """Takes a lock from its holder, who is told. False if nobody holds it.
+
+        A holder in another process is asked to give it up. ``force=True`` does not ask, where the engine has a way;
+        ``others`` of the outcome then says how many further locks that has cost.
+        """
         return run(self._client.evict(self._client.key(key), force))
 
     def close(self) -> None:

@@ -50,6 +50,17 @@ class Holder(NamedTuple):
     """Whether the holder is in this process."""
 
 
+class Eviction(NamedTuple):
+    """What became of an ``evict``: true if there was a holder."""
+
+    happened: bool
+    others: int = 0
+    """How many other locks went with it, since they lived on the connection that had to be ended."""
+
+    def __bool__(self) -> bool:
+        return self.happened
+
+
 def describe(ticket: Ticket) -> str:
     """Who holds the ticket, for people."""
     if ticket.state is State.DETACHED:
@@ -129,8 +140,11 @@ class Engine(ABC):
         """Every lock that is held there."""
 
     @abstractmethod
-    def evict(self, key: Key, *, force: bool) -> Flow[bool]:
-        """Takes the lock from its holder, who is told. False if nobody holds it."""
+    def evict(self, key: Key, *, force: bool) -> Flow[bool | Eviction]:
+        """Takes the lock from its holder, who is told. False if nobody holds it.
+
+        With ``force`` also from a holder that does not answer, if there is a way; an ``Eviction`` says at what price.
+        """
 
     def extend(self, ticket: Ticket, ttl: float) -> Flow[None]:
         """Sets what remains of the lease to ``ttl`` seconds."""

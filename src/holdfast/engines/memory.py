@@ -13,7 +13,7 @@ from ..errors import InvalidOption
 from ..flow import Flow, at_once
 from ..keys import Key
 from ..ticket import State, Ticket
-from .base import Capabilities, Engine, Holder, describe, told
+from .base import Capabilities, Engine, Eviction, Holder, describe, told
 from .fence import next_fence
 from .late import refuse_amid
 from .queue import Queues
@@ -160,7 +160,7 @@ class MemoryEngine(Engine):
         holder = self._space.holder(ticket.wire)
         return "" if holder is None else f"; held by {told(holder)}"
 
-    def evict(self, key: Key, *, force: bool) -> Flow[bool]:
+    def evict(self, key: Key, *, force: bool) -> Flow[bool | Eviction]:
         ticket = self._space.holder(self.wire(key))
         if ticket is None:
             return at_once(False)

@@ -19,15 +19,18 @@ class _BuiltIn(NamedTuple):
     engine: str
     driver: str | None = None
     extra: str | None = None
+    whole_url: bool = False
+    """Whether the engine wants to see the scheme, too: it says more than which engine."""
 
+
+_REDIS: Final = _BuiltIn("holdfast.engines.redis", "RedisEngine", "redis", "redis", whole_url=True)
 
 _BUILT_IN: Final = {
     "memory": _BuiltIn("holdfast.engines.memory", "MemoryEngine"),
     "file": _BuiltIn("holdfast.engines.file", "FileEngine"),
     "postgresql": _BuiltIn("holdfast.engines.postgres", "PostgresEngine", "psycopg", "postgres"),
     "postgres": _BuiltIn("holdfast.engines.postgres", "PostgresEngine", "psycopg", "postgres"),
-    "redis": _BuiltIn("holdfast.engines.redis", "RedisEngine", "redis", "redis"),
-    "rediss": _BuiltIn("holdfast.engines.redis", "RedisEngine", "redis", "redis"),
+    **dict.fromkeys(("redis", "rediss", "valkey", "valkeys", "unix", "redis+unix", "valkey+unix"), _REDIS),
 }
 _registered: dict[str, OpenEngine] = {}
 
@@ -54,5 +57,7 @@ def engine_from_url(url: str, options: dict[str, Any]) -> Engine:
         raise MissingExtra(f"{scheme}:// needs {built_in.driver}: pip install 'holdfast[{built_in.extra}]'")
     if find_spec(built_in.module) is None:
         raise Unsupported(f"url: {scheme}:// is not part of this version yet")
-    engine: Engine = getattr(import_module(built_in.module), built_in.engine).from_url(place, options)
+    engine: Engine = getattr(import_module(built_in.module), built_in.engine).from_url(
+        url if built_in.whole_url else place, options
+    )
     return engine

@@ -15,7 +15,7 @@ from ...errors import BackendUnavailable, InvalidOption
 from ...flow import Call, Flow, at_once
 from ...keys import Key
 from ...ticket import State, Ticket
-from ..base import Capabilities, Engine, Holder, told
+from ..base import Capabilities, Engine, Eviction, Holder, told
 from ..late import Late, refuse_amid
 from . import blockers
 from .grip import Grip, read_record, take
@@ -292,7 +292,7 @@ class FileEngine(Engine):
             raise BackendUnavailable(f"the locks in {self._folder.path} cannot be listed: {error.strerror}") from error
         return found
 
-    def evict(self, key: Key, *, force: bool) -> Flow[bool]:
+    def evict(self, key: Key, *, force: bool) -> Flow[bool | Eviction]:
         with self._folder.mutex:
             line = self._folder.lines.get(self.wire(key))
             ticket = line.holder if line is not None else None

@@ -26,6 +26,9 @@ _MANY: Final = 500
 _AHEAD: Final = 0.1
 """What part of its time a lease may be renewed early, to go along with others."""
 _RETRY: Final = 1.0
+_QUIET_LOOKS: Final = 10
+_QUIET_PAUSE: Final = 1.0
+"""Seconds between the looks, so many times, before it sleeps for ever."""
 _PATIENCE: Final = 5.0
 """Seconds that one request may take, if nothing runs out before."""
 _STOPPING: Final = 2.0
@@ -41,6 +44,7 @@ class Attendant:
         self._renew_all = False
         self._not_before = 0.0
         """No renewal before: the last one failed."""
+        self._quiet = 0
         self._stopping = False
         # A bare lock, opened to wake the thread: anything of `threading` that is written in Python could be entered
         # twice by one thread, when the garbage collector runs a finaliser there.
@@ -90,6 +94,12 @@ class Attendant:
         due = min((lease.ticket.expires_at for lease in held), default=inf)
         due = min(due, *(max(lease.renew_at, self._not_before) for lease in held if not lease.changing), inf)
         due = min(due, *(errand.at for errand in list(self._house.errands.values())), inf)
+        if due == inf and self._quiet < _QUIET_LOOKS:
+            # Locks may be taken and released all the time: to be woken for each would cost more than the lock.
+            self._quiet += 1
+            due = monotonic() + _QUIET_PAUSE
+        else:
+            self._quiet = 0
         self._next_look = min(self._next_look, due)  # if it was lowered in this very moment, the gate is open
 
     def _held(self) -> list[Lease]:

@@ -12,7 +12,7 @@ from ...errors import BackendUnavailable, LockError, LockLost
 from ...flow import Flow, Wakeup
 from ...keys import Key
 from ...ticket import State, Ticket
-from ..base import Capabilities, Engine, Holder
+from ..base import Capabilities, Engine, Eviction, Holder
 from ..late import asked_amid
 from .backend import ASK_AGAIN, LeaseBackend, NoAnswer, Released
 from .house import House, move_in, move_out
@@ -226,7 +226,7 @@ class LeaseEngine(Engine):
     def holders(self) -> Flow[list[Holder]]:
         return self._backend.holders(Deadline.after(ANSWER_SECONDS))
 
-    def evict(self, key: Key, *, force: bool) -> Flow[bool]:
+    def evict(self, key: Key, *, force: bool) -> Flow[bool | Eviction]:
         lease = self._house.holder_here(key.text)
         if lease is not None and lease.ticket.lose("it was evicted"):  # told before anybody else can have it
             self._house.forget(lease)

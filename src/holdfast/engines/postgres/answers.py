@@ -36,23 +36,25 @@ class Answers:
     def unlock_soon(self, connection: LockConnection, line: Line) -> None:
         raise NotImplementedError
 
-    def tried(self, connection: LockConnection, request: Try, granted: bool) -> None:
+    def tried(self, connection: LockConnection, request: Try, answer: bytes | None) -> None:
+        """``answer`` is the server's: t, f, or with fences a number or null."""
         if request.done:  # the connection was taken apart meanwhile
             return
         line = request.line
         request.done = True
         line.wanted = False
-        taker = line.taker
+        taker, granted = line.taker, answer is not None and answer != b"f"
         if granted and taker is not None:
             line.taker = None
             connection.lines[line.key] = line
             line.connection, line.holder = connection, taker
-            taker.granted()
+            line.fence = fence = _fence_of(answer)
+            taker.granted(fence=fence)
             connection.hub.courier.watch()
             return
         line.queue_taker()
         if granted:
-            self._got(connection, line)
+            self._got(connection, line, answer)
             return
         for ticket in [ticket for ticket in line.waiting if not ticket.waits]:
             del line.waiting[ticket]
@@ -64,10 +66,10 @@ class Answers:
             request.done = True
             self._failed(request.line, code, message)
 
-    def wait_granted(self, connection: LockConnection, line: Line) -> None:
+    def wait_granted(self, connection: LockConnection, line: Line, answer: bytes | None) -> None:
         if line.waits_on is connection:
             line.waits_on, line.wanted = None, False
-            self._got(connection, line)
+            self._got(connection, line, answer)
 
     def wait_failed(self, connection: LockConnection, line: Line, code: str, message: str) -> None:
         if line.waits_on is connection:
@@ -86,10 +88,11 @@ class Answers:
         elif self.lines.by_key.get(line.key) is line:
             del self.lines.by_key[line.key]
 
-    def _got(self, connection: LockConnection, line: Line) -> None:
+    def _got(self, connection: LockConnection, line: Line, answer: bytes | None) -> None:
         connection.lines[line.key] = line
         line.connection = connection
         line.handovers = 0
+        line.fence = _fence_of(answer)
         self.courier.watch()
         if not line.hand_to_next(connection.hub):
             line.wanted = True
@@ -119,6 +122,10 @@ class Answers:
             next(iter(line.waiting.values())).wishes.add(line)
         else:
             self.lines.drop_if_unused(line)
+
+
+def _fence_of(answer: bytes | None) -> int | None:
+    return int(answer) if answer and answer.isdigit() else None
 
 
 def _tell(ticket: Ticket, error: BaseException) -> None:

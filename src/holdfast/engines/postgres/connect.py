@@ -18,6 +18,8 @@ _PREPARED: Final = (
     "unlock_all", "cancel", "ask_to_evict", "terminate", "locks",
 )  # fmt: skip
 PREPARED: Final = {name: STATEMENTS[name] for name in _PREPARED}
+FENCED: Final = {name: STATEMENTS.get(f"{name}_fenced", statement) for name, statement in PREPARED.items()}
+"""The same by name, but a grant brings its fence along."""
 
 _NO_TABLES: Final = ("3F000", "42P01", "42883")
 """No such schema, table, function."""

@@ -27,6 +27,7 @@ from .requests import Ask, Request, Try, Unlock
 
 if TYPE_CHECKING:
     from .hub import Hub
+    from .pilot import Pilot
 
 Trip = Generator[None, None, Any]
 Kind = TypeVar("Kind", Try, Unlock)
@@ -40,6 +41,7 @@ _AT_ONCE: Final = 1
 """Milliseconds in which an answer is expected."""
 _LOOK_UP: Final = 0.25
 """How often a thread that waits for the server sees whether it still has to."""
+_HOMELESS: Final = object()
 
 
 class LockConnection:
@@ -60,22 +62,43 @@ class LockConnection:
         """Whether somebody, or the courier, is at work on it."""
         self.served_by = 0
         """The caller's thread that is at work on it now, and then is the one to close it; 0 if it is the courier."""
+        self.home: Any = _HOMELESS
+        """The event loop whose tasks it serves; None if it serves threads."""
+        self.pilot: Pilot | None = None
+        """Who drives it in that loop."""
         self.trip: Trip | None = None
         self._sent: Request | None = None
         """The request of a thread that serves just itself, from when it is sent to when it is answered."""
+        self.left: Request | None = None
+        """What was first in turn when the courier last looked, and nobody was seen to serve it."""
         self.broken: BaseException | None = None
         self._connection = opened.connection
         self._poll = select.poll()
         self._poll.register(self.socket, select.POLLIN)
 
+    @property
+    def is_homeless(self) -> bool:
+        """Whether it may be claimed: nobody has, or the loop that did is closed and not in the middle of something."""
+        if self.pilot is None:
+            return self.home is _HOMELESS
+        return not self.pilot.serves and bool(self.pilot.loop.is_closed())
+
+    def is_left_alone(self) -> bool:
+        """Whether nobody has served it since this was last asked, though somebody took the duty: Ctrl-C can do that."""
+        nobody = self.duty and not self.served_by and self.trip is None and not (self.pilot and self.pilot.serves)
+        first = self.pending[0] if nobody and self.pending and not self.pending[0].offered else None
+        before, self.left = self.left, first
+        return first is not None and first is before
+
     # Who drives a round trip
 
     def serve_in_thread(self, request: Request) -> None:
         """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
-        self.served_by = here = get_ident()
-        request.serves = False
+        here = get_ident()
         try:
-            if self.broken is not None or self._serve_alone(request):
+            self.served_by = here
+            request.serves = False
+            if self.broken is not None or (self.trip is None and self._serve_alone(request)):
                 return
             self.trip = self.trip or self.serve()
             for _ in self.trip:
@@ -124,13 +147,13 @@ class LockConnection:
             self.trip = self._rest_of(request, result)
             return False
         self._sent = None
-        yes = result.get_value(0, 0) == b"t"
+        answer = result.get_value(0, 0)
         hub = self.hub
         with hub.mutex:
             if attempts:
-                hub.tried(self, request, yes)  # type: ignore[arg-type]
+                hub.tried(self, request, answer)  # type: ignore[arg-type]
             else:
-                hub.unlocked(self, request, yes)  # type: ignore[arg-type]
+                hub.unlocked(self, request, answer == b"t")  # type: ignore[arg-type]
             self.in_flight = ()
             if pending or self.waits:
                 hub.next_duty(self)
@@ -179,7 +202,7 @@ class LockConnection:
         result = yield from self.ask(line.form.wait, (*line.parameters, b"%d" % milliseconds))
         if _succeeded(result):
             with self.hub.mutex:
-                self.hub.wait_granted(self, line)
+                self.hub.wait_granted(self, line, result.get_value(0, result.nfields - 1))
             return
         # A statement that fails may have been granted the lock all the same (PostgreSQL's bug 17686).
         yield from self._insist(b"unlock_all", ())
@@ -229,7 +252,7 @@ class LockConnection:
         if _succeeded(result):
             with self.hub.mutex:
                 for row, request in enumerate(requests):
-                    self.hub.tried(self, request, result.get_value(row, 0) == b"t")
+                    self.hub.tried(self, request, result.get_value(row, 0))
             return
         # Part of it may have been granted: undo exactly these keys, none of which was held here before.
         yield from self._insist(*_statement("unlock", requests))
@@ -264,7 +287,9 @@ class LockConnection:
     def close(self) -> None:
         """Or, if a thread is at work on it, has that thread notice, and close it."""
         with self.hub.mutex:
-            if not self.served_by:
+            pilot = self.pilot
+            left_to_loop = pilot is not None and pilot.leave_to_loop(self._connection.close)
+            if not left_to_loop and (not self.served_by or pilot is not None):
                 self._connection.close()
                 return
             try:

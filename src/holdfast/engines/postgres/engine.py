@@ -14,14 +14,14 @@ from ...errors import BackendUnavailable, InvalidOption, LockLost
 from ...flow import Flow, ThreadWakeup, Wakeup, at_once, run
 from ...keys import Key
 from ...ticket import State, Ticket
-from ..base import Capabilities, Engine, Holder, describe, told
+from ..base import Capabilities, Engine, Eviction, Holder, describe, told
 from .answers import Busy
-from .connect import checked_conninfo, split_mode
+from .connect import FENCED, PREPARED, checked_conninfo, split_mode
 from .holders import LockRow, holders_from, parse_rows
 from .hub import Hub
 from .requests import ANSWER_SECONDS, Ask, Try, Unlock
 
-_OPTIONS: Final = {"max_connections": 4, "max_waiting": 8}
+_NUMBERS: Final = {"max_connections": 4, "max_waiting": 8}
 CLOSE_SECONDS: Final = 2.0
 """How long closing waits for the server to confirm what was given back."""
 
@@ -30,7 +30,10 @@ _hubs_mutex = Lock()
 
 
 class PostgresEngine(Engine):
-    """Locks end with their connection. First come, first served; inside a process a few hand-overs may come before."""
+    """Locks end with their connection. First come, first served; inside a process a few hand-overs may come before.
+
+    With ``fence=True`` every grant carries a number, for which ``holdfast db upgrade`` has to be run once.
+    """
 
     scheme = "postgresql"
     capabilities = Capabilities(scope="network")
@@ -41,13 +44,22 @@ class PostgresEngine(Engine):
         identity: tuple[Any, ...],
         *,
         pooler: str | None = None,
-        max_connections: int = _OPTIONS["max_connections"],
-        max_waiting: int = _OPTIONS["max_waiting"],
+        fence: bool = False,
+        max_connections: int = _NUMBERS["max_connections"],
+        max_waiting: int = _NUMBERS["max_waiting"],
     ) -> None:
-        self._identity = (*identity, pooler, max_connections, max_waiting)
+        if fence:
+            self.capabilities = self.capabilities._replace(fenced=True)
+        self._identity = (*identity, pooler, fence, max_connections, max_waiting)
         with _hubs_mutex:
             hub, users = _hubs.get(self._identity) or (
-                Hub(connect, pooler=pooler, max_connections=max_connections, max_waiting=max_waiting),
+                Hub(
+                    connect,
+                    pooler=pooler,
+                    max_connections=max_connections,
+                    max_waiting=max_waiting,
+                    statements=FENCED if fence else PREPARED,
+                ),
                 0,
             )
             _hubs[self._identity] = (hub, users + 1)
@@ -166,7 +178,7 @@ class PostgresEngine(Engine):
             here = {line.key: (line.holder, len(line.waiting)) for line in lines}
         return holders_from(rows, here, describe)
 
-    def evict(self, key: Key, *, force: bool) -> Flow[bool]:
+    def evict(self, key: Key, *, force: bool) -> Flow[bool | Eviction]:
         connection = self._hub.evict_here(key.pg)
         if connection is not None:
             yield Ask(self._hub, "locks", (), Deadline.after(ANSWER_SECONDS), connection)  # after the unlock
@@ -177,7 +189,7 @@ class PostgresEngine(Engine):
             return False
         if force:
             yield from self._ask("terminate", (b"%d" % holder.pid,))
-            return True
+            return Eviction(True, others=sum(row.granted and row.pid == holder.pid for row in rows) - 1)
         classid = "" if key.pg.classid is None else str(key.pg.classid)
         yield from self._ask("ask_to_evict", (f"{classid}:{key.pg.objid}".encode(),))
         return True
@@ -224,12 +236,14 @@ class PostgresEngine(Engine):
 
 
 def checked_options(options: dict[str, Any]) -> dict[str, Any]:
-    unknown = set(options) - {"pooler", *_OPTIONS}
+    unknown = set(options) - {"pooler", "fence", *_NUMBERS}
     if unknown:
         raise InvalidOption(f"{', '.join(sorted(unknown))}: the postgresql engine takes no such option")
     if options.get("pooler") not in (None, "session"):
         raise InvalidOption(f"pooler={options['pooler']!r}: it is 'session' or left out")
-    for name in _OPTIONS:
+    if not isinstance(options.get("fence", False), bool):
+        raise InvalidOption(f"fence={options['fence']!r}: it is True or False")
+    for name in _NUMBERS:
         value = options.get(name, 1)
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidOption(f"{name}={value!r}: give a whole number of connections, at least 1")

@@ -17,6 +17,7 @@ from ...deadline import Deadline
 from ...errors import BackendUnavailable, ClientClosed
 from ...flow import Flow, ThreadWakeup, Wakeup
 from ...keys import PgKey
+from ...owner import running_loop
 from ...ticket import State, Ticket
 from ..late import refuse_amid
 from .connect import PREPARED, Identity, Opened, open_connection
@@ -42,7 +43,7 @@ class Hub(Duty):
         self._connect = connect
         self._statements = statements
         self._pooler = pooler
-        self._max_shared = max_connections
+        self.max_shared = max_connections
         self._max_waiting = max_waiting
         self._begin()
         fork.in_child(self._start_afresh)
@@ -98,7 +99,7 @@ class Hub(Duty):
 
     def _not_opened(self, error: BaseException, waits: bool) -> None:
         """Whoever waits to be tried on a shared connection cannot be served."""
-        if waits or self._courier is None:
+        if waits or self._courier is None or self.shared:
             return
         with self.mutex:
             while self.wishes.polled:
@@ -130,10 +131,13 @@ class Hub(Duty):
                 return None
             by_key[key] = line = Line(key)
             line.wanted, line.asks = True, self
-            connection = self.choose()
-            if connection is not None and not connection.duty and ticket.new_wakeup is ThreadWakeup:
-                line.taker = ticket  # its own thread makes the round trip: nobody has to wake it
+            if ticket.new_wakeup is ThreadWakeup:
+                connection = self.choose(None)
+                if connection is not None and not connection.duty:
+                    line.taker = ticket  # its own thread makes the round trip: nobody has to wake it
             else:
+                connection = self.choose(running_loop())
+            if line.taker is None:
                 ticket.arm()
                 line.add(ticket, self)
             request = Try(self, line, ticket)
@@ -175,9 +179,10 @@ class Hub(Duty):
             line = self.lines.by_key.get(key)
             if line is None or line.holder is not ticket or line.connection is None:
                 return None
-            if line.waiting and line.handovers < HANDOVERS and line.hand_to_next(self):
+            if line.waiting and line.handovers < HANDOVERS:
                 line.handovers += 1
-                return None
+                if line.hand_to_next(self):
+                    return None
             line.holder = None
             line.wanted = True
             request = Unlock(self, line)
@@ -192,16 +197,16 @@ class Hub(Duty):
         if request is not None and request.serves and request.connection is not None:
             self.drive_soon(request.connection)
 
-    def enqueue(self, request: Ask, *, anywhere: bool) -> None:
+    def enqueue(self, request: Ask, loop: Any, *, anywhere: bool) -> None:
         with self.mutex:
-            self.queue(request, self.choose() if anywhere else request.connection)
+            self.queue(request, self.choose(loop) if anywhere else request.connection)
 
     def unlock_soon(self, connection: LockConnection, line: Line) -> None:
         self.serve_soon(connection, Unlock(self, line))
 
     def try_polled(self) -> None:
         with self.mutex:
-            connection = self.choose()
+            connection = self.least_busy()
             if connection is None:
                 self.opener.begin(waits=False)
             elif not connection.duty:  # else it may still be busy with the last such batch
@@ -258,14 +263,25 @@ class Hub(Duty):
             idle = [connection for connection in connections if connection.lines and not connection.duty]
             for connection in idle:
                 connection.duty = True
+            stuck = [connection for connection in self.shared if connection.pilot and connection.pilot.is_stuck()]
+            left_alone = [connection for connection in connections if connection.is_left_alone()]
         for connection in idle:
-            try:
-                connection.look()
-            except Exception as error:
-                self.broke(connection, error)
-            else:
-                self.end_duty(connection)
+            self.look_at(connection)
+        for connection in stuck:
+            if connection.pilot is not None and connection.pilot.retire():
+                self.drive_soon(connection)
+        for connection in left_alone:
+            self.drive_soon(connection)
         return busy
+
+    def look_at(self, connection: LockConnection) -> None:
+        """Hears what the server said unasked, and gives the duty back."""
+        try:
+            connection.look()
+        except Exception as error:
+            self.broke(connection, error)
+        else:
+            self.end_duty(connection)
 
     def asked_to_evict(self, payload: str) -> None:
         """Another client asks for a key to be given up."""

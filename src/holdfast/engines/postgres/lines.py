@@ -46,6 +46,7 @@ class Line:
     __slots__ = (
         "asks",
         "connection",
+        "fence",
         "form",
         "handovers",
         "holder",
@@ -73,6 +74,8 @@ class Line:
         self.waiting: OrderedDict[Ticket, Hub] = _NOBODY
         """Who waits, each with the hub of its client: a lock is held on a connection of its holder's own hub only."""
         self.handovers = 0
+        self.fence: int | None = None
+        """The number that came with the grant; those who get the lock from hand to hand count up from it."""
         self.wanted = False
         """Whether the server is being asked for it, in one way or another."""
         self.waits_on: LockConnection | None = None
@@ -89,7 +92,7 @@ class Line:
             heir, _ = self.waiting.popitem(last=False)
             # It cannot look at its state before the mutex is free again. Who has no wakeup is awake: a former taker.
             if heir.wakeup is None or heir.wakeup.wake():
-                heir.granted()
+                heir.granted(fence=None if self.fence is None else self.fence + self.handovers)
                 heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
                 self.holder = heir
                 if not self.waiting:

@@ -13,7 +13,7 @@ from ...flow import TaskWakeup, ThreadWakeup, Wakeup
 from .connect import Opened
 
 _PAUSE: Final = 1.0
-"""Seconds before another connection to wait on is asked for: the server may have none left, and keys are polled."""
+"""Seconds before one more connection is asked for where others can do: the server may have none left."""
 
 
 class Opener:
@@ -35,7 +35,7 @@ class Opener:
         self.error: BaseException | None = None
         """What went wrong with the last shared connection."""
 
-    def begin(self, *, waits: bool, wakeup: Wakeup | None = None) -> bool:
+    def begin(self, *, waits: bool, wakeup: Wakeup | None = None, beside_others: bool = False) -> bool:
         """Opens a connection, shared or to wait on, unless that is under way. ``wakeup`` is told when it has ended.
 
         False if it is closed.
@@ -43,7 +43,7 @@ class Opener:
         with self._mutex:
             if self._closed:
                 return False
-            if waits and time.monotonic() < self._not_before:
+            if (waits or beside_others) and time.monotonic() < self._not_before:
                 return True
             under_way = waits in self._sleepers
             sleepers = self._sleepers.setdefault(waits, [])
@@ -70,7 +70,7 @@ class Opener:
         with self._mutex:
             if not waits:
                 self.error = error
-            elif error is not None:
+            if error is not None:
                 self._not_before = time.monotonic() + _PAUSE
             sleepers = self._sleepers.pop(waits)
         for wakeup in sleepers:

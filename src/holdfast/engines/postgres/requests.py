@@ -8,7 +8,7 @@ A task leaves the work to the courier.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -66,6 +66,10 @@ class Request:
             self.serve()
         try:
             while not self.settled and not self.deadline.passed:
+                if self._hub.takes_over(self.connection):
+                    assert self.connection is not None
+                    self.connection.serve_in_thread(self)
+                    continue
                 if self.wakeup is None or self._hub.must_not_wait(self.connection):
                     return
                 self.wakeup.sleep(self.deadline).block()
@@ -76,13 +80,11 @@ class Request:
             if self.sleeps:  # left at the deadline, or by Ctrl-C
                 self._hub.nobody_sleeps(self)
 
-    async def suspend(self) -> None:
+    def suspend(self) -> Coroutine[Any, Any, Any]:
         if self.serves:
-            assert self.connection is not None
-            self._hub.drive_soon(self.connection)
-        if not self.settled:
-            assert self.wakeup is not None
-            await self.wakeup.sleep(self.deadline).suspend()
+            self._hub.serve_task(self)
+        assert self.wakeup is not None  # woken when it is settled
+        return self.wakeup.sleep(self.deadline).suspend()
 
 
 class Try(Request):
@@ -145,10 +147,11 @@ class Ask(Request):
 
     def block(self) -> None:
         self.wakeup = ThreadWakeup()
-        self._hub.enqueue(self, anywhere=self._anywhere)
+        self._hub.enqueue(self, None, anywhere=self._anywhere)
         super().block()
 
-    async def suspend(self) -> None:
-        self.wakeup = TaskWakeup()
-        self._hub.enqueue(self, anywhere=self._anywhere)
-        await super().suspend()
+    def suspend(self) -> Coroutine[Any, Any, Any]:
+        if self.wakeup is None:
+            self.wakeup = wakeup = TaskWakeup()
+            self._hub.enqueue(self, wakeup.loop, anywhere=self._anywhere)
+        return super().suspend()

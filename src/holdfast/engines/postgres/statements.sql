@@ -28,6 +28,27 @@ select set_config('lock_timeout', $3, true), pg_advisory_lock($1::int4, $2::int4
 -- name: wait_hash
 select set_config('lock_timeout', $2, true), pg_advisory_lock($1::int8)
 
+-- With a fence: a number instead of true, null instead of false. It is minted when the lock is held, not before.
+
+-- name: try_pair_fenced
+select case when pg_try_advisory_lock($1::int4, $2::int4) then holdfast.next_fence() end
+
+-- name: try_hash_fenced
+select case when pg_try_advisory_lock($1::int8) then holdfast.next_fence() end
+
+-- name: try_many_fenced
+select case when case when c is null then pg_try_advisory_lock(o) else pg_try_advisory_lock(c::int4, o::int4) end
+    then holdfast.next_fence() end
+from unnest($1::int8[], $2::int8[]) as wanted (c, o)
+
+-- name: wait_pair_fenced
+with granted as materialized (select set_config('lock_timeout', $3, true), pg_advisory_lock($1::int4, $2::int4))
+select holdfast.next_fence() from granted
+
+-- name: wait_hash_fenced
+with granted as materialized (select set_config('lock_timeout', $2, true), pg_advisory_lock($1::int8))
+select holdfast.next_fence() from granted
+
 -- name: unlock_all
 select pg_advisory_unlock_all()
 

@@ -96,7 +96,7 @@ begin
     expires := v_now + make_interval(secs => case when complete then v_waiter.ttl else p_window end);
     insert into holdfast.lease as l
         (name, token, fence, expires_at, taken_up, mailbox, owner, holder, host, pid, note, since)
-    values (p_name, heir, nextval('holdfast.fence'), expires, complete, v_waiter.mailbox, v_waiter.owner,
+    values (p_name, heir, holdfast.next_fence(), expires, complete, v_waiter.mailbox, v_waiter.owner,
         v_waiter.holder, v_waiter.host, v_waiter.pid, v_waiter.note, v_now)
     on conflict (name) do update set
         token = excluded.token, fence = excluded.fence, expires_at = excluded.expires_at, taken_up = excluded.taken_up,
@@ -139,7 +139,7 @@ begin
     if v_lease.expires_at > v_now then
         if v_lease.owner = p_owner then
             instead_of := split_part(v_lease.token, '-', 1);
-            fence := nextval('holdfast.fence');
+            fence := holdfast.next_fence();
             update holdfast.lease l
             set token = p_token, fence = lease_take.fence, expires_at = v_now + make_interval(secs => p_ttl),
                 taken_up = true, mailbox = p_mailbox, holder = p_holder, host = p_host, pid = p_pid, note = p_note,
@@ -158,7 +158,7 @@ begin
         -- Free, and nobody waits.
         insert into holdfast.lease as l
             (name, token, fence, expires_at, taken_up, mailbox, owner, holder, host, pid, note, since)
-        values (p_name, p_token, nextval('holdfast.fence'), v_now + make_interval(secs => p_ttl), true, p_mailbox,
+        values (p_name, p_token, holdfast.next_fence(), v_now + make_interval(secs => p_ttl), true, p_mailbox,
             p_owner, p_holder, p_host, p_pid, p_note, v_now)
         on conflict (name) do update set
             token = excluded.token, fence = excluded.fence, expires_at = excluded.expires_at,
@@ -269,7 +269,7 @@ begin
         return null;
     end if;
     update holdfast.lease l
-    set token = p_token, fence = nextval('holdfast.fence'), expires_at = v_now + make_interval(secs => p_ttl),
+    set token = p_token, fence = holdfast.next_fence(), expires_at = v_now + make_interval(secs => p_ttl),
         taken_up = true, mailbox = p_mailbox, holder = p_holder, host = p_host, pid = p_pid, note = p_note, since = v_now
     where l.name = p_name
     returning l.fence into v_lease.fence;

@@ -1,0 +1,204 @@
+"""The connections of this process to one address, shared by all clients that were given it: one for all threads, one
+for each event loop, and one on which this process is called (see ``listener``)."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Hashable
+from threading import Lock, RLock
+from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
+
+from ... import fork
+from ...deadline import Deadline
+from ...errors import BackendUnavailable, ClientClosed
+from ...owner import running_loop
+from .address import OPEN_SECONDS, Address, Opened
+from .listener import Listener, Mailbox
+from .wire import LoopWire, ThreadWire
+
+if TYPE_CHECKING:
+    from asyncio import AbstractEventLoop, Task
+
+
+class Link:
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.database = ""
+        self.clustered = False
+        self._begin()
+        fork.in_child(self._start_afresh)
+
+    def _begin(self) -> None:
+        self.wire: ThreadWire | None = None
+        self._in_loops: WeakKeyDictionary[Any, LoopWire] = WeakKeyDictionary()
+        self._opening_in: WeakKeyDictionary[Any, Task[LoopWire]] = WeakKeyDictionary()
+        self._listener: Listener | None = None
+        self._opening: Any = RLock()  # re-entrant only to know its owner
+        self._closed = False
+
+    @property
+    def ready(self) -> bool:
+        return self.wire is not None and self.wire.broken is None
+
+    @property
+    def amid(self) -> bool:
+        """Whether this thread is at work on the connection, and so must not wait for an answer on it."""
+        return (self.wire is not None and self.wire.amid) or self._opening._is_owned()
+
+    # Opening
+
+    def open(self, deadline: Deadline, mailbox: Mailbox) -> None:
+        """Connects, and has the mailbox reachable. Blocks."""
+        if self._opening._is_owned():
+            raise BackendUnavailable("Redis: asked for by a finaliser or signal handler while connecting")
+        if not self._opening.acquire(timeout=min(deadline.remaining, 2 * OPEN_SECONDS)):
+            raise BackendUnavailable("Redis could not be reached in time")
+        try:
+            if self._closed:
+                raise ClientClosed
+            if not self.ready:
+                listener = self._listening()
+                self.wire = ThreadWire(self._connect(deadline.remaining).socket, lambda: self._unattended(listener))
+            if not mailbox.open.is_set():
+                self._listening().add(mailbox)
+        finally:
+            self._opening.release()
+        if not mailbox.open.wait(min(deadline.remaining, OPEN_SECONDS)):
+            raise BackendUnavailable("Redis did not confirm the subscription in time")
+
+    def _listening(self) -> Listener:
+        if self._listener is None:
+            listener = Listener(self._connect, self.close_orphans)
+            listener.start()
+            self._listener = listener
+        return self._listener
+
+    def _connect(self, patience: float = OPEN_SECONDS) -> Opened:
+        opened = self.address.open(patience)
+        self.database, self.clustered = opened.database, opened.clustered
+        return opened
+
+    def _unattended(self, listener: Listener) -> None:
+        if self.wire is not None:
+            listener.attend(self.wire)
+
+    # Connections of event loops
+
+    def wire_in(self, loop: AbstractEventLoop) -> LoopWire | None:
+        wire = self._in_loops.get(loop)
+        return wire if wire is not None and wire.broken is None else None
+
+    async def open_in(self, loop: AbstractEventLoop) -> LoopWire:
+        """A connection of the loop's own, which all its tasks share."""
+        asyncio = sys.modules["asyncio"]
+        opening = self._opening_in.get(loop)
+        if opening is None:
+            opening = self._opening_in[loop] = loop.create_task(self._open_in(loop))
+            opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever asked may have left
+        wire: LoopWire = await asyncio.shield(opening)
+        return wire
+
+    async def _open_in(self, loop: AbstractEventLoop) -> LoopWire:
+        asyncio = sys.modules["asyncio"]
+        try:
+            opened: Opened = await asyncio.to_thread(self._connect)
+            if self._closed:
+                opened.socket.close()
+                raise ClientClosed
+            self.close_orphans()
+            self._in_loops[loop] = wire = LoopWire(opened.socket, loop)
+            return wire
+        finally:
+            self._opening_in.pop(loop, None)
+
+    def close_orphans(self) -> None:
+        """Gives up connections whose loop was closed: nobody would receive what is still to come there."""
+        for loop, wire in list(self._in_loops.items()):
+            if wire.orphaned:
+                self._in_loops.pop(loop, None)
+                wire.break_off(RuntimeError("its event loop was closed"))
+
+    def drop(self, reason: str) -> None:
+        """The server is not (or no more) one that keeps locks: connects anew, which may lead to another."""
+        if self.wire is not None:
+            self.wire.break_off(ConnectionError(reason))
+        loop = running_loop()
+        if loop is not None and (wire := self.wire_in(loop)) is not None:
+            wire.break_off(ConnectionError(reason))
+
+    def remove(self, mailbox: Mailbox) -> None:
+        if self._listener is not None:
+            self._listener.remove(mailbox)
+
+    # The end
+
+    def close(self) -> None:
+        self._closed = True
+        if self._listener is not None:
+            self._listener.stop()
+        if self.wire is not None:
+            self.wire.break_off(ClientClosed())
+        for loop, wire in list(self._in_loops.items()):
+            if wire.broken is None:
+                try:
+                    loop.call_soon_threadsafe(wire.break_off, ClientClosed())
+                except RuntimeError:  # the loop is closed
+                    wire.close()
+
+    def _start_afresh(self) -> None:
+        """In a forked child: the connections are the parent's."""
+        for wire in [self.wire, *self._in_loops.values()]:
+            if wire is not None:
+                wire.abandon_in_child()
+        if self._listener is not None:
+            self._listener.abandon_in_child()
+        self._begin()
+
+
+class Opening:
+    """The effect of getting connected."""
+
+    __slots__ = ("_deadline", "_link", "_mailbox")
+
+    def __init__(self, link: Link, deadline: Deadline, mailbox: Mailbox) -> None:
+        self._link = link
+        self._deadline = deadline
+        self._mailbox = mailbox
+
+    def block(self) -> None:
+        self._link.open(self._deadline, self._mailbox)
+
+    async def suspend(self) -> None:
+        await sys.modules["asyncio"].to_thread(self._link.open, self._deadline, self._mailbox)
+
+
+_links: dict[Hashable, tuple[Link, int]] = {}
+_links_mutex = Lock()
+
+
+def link_to(address: Address) -> Link:
+    """The link that all users of one address share. Each gives it back once, by ``unlink``."""
+    with _links_mutex:
+        link, users = _links.get(address.identity) or (Link(address), 0)
+        _links[address.identity] = (link, users + 1)
+    return link
+
+
+def unlink(link: Link) -> None:
+    with _links_mutex:
+        found, users = _links.get(link.address.identity, (None, 0))
+        if found is not link or users > 1:
+            if found is link:
+                _links[link.address.identity] = (link, users - 1)
+            return
+        del _links[link.address.identity]
+    link.close()
+
+
+def _new_mutex() -> None:
+    global _links_mutex
+    _links_mutex = Lock()
+
+
+fork.in_child(_new_mutex)

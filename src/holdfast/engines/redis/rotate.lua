@@ -1,0 +1,13 @@
+-- Takes a lock over from its token. ARGV: the token, the new holder's entry, ttl in ms.
+-- Returns the new fence, or nothing if the token does not hold the lock (any more). Idempotent by the new token.
+local old, entry, ttl = ARGV[1], ARGV[2], ARGV[3]
+local holder = redis.call('GET', lock)
+if holder and holder == string.match(entry, '^%S+') then
+  redis.call('PEXPIRE', lock, ttl)
+  return fence_of_holder() or give(entry, ttl)
+end
+if holder ~= old then
+  return false
+end
+tell_holder('retaken')
+return give(entry, ttl)

@@ -1,0 +1,35 @@
+-- Asks for the lock. ARGV: entry, ttl in ms, '1' if the caller waits, window (see hand_over).
+-- Returns {1, fence} if the caller has it now, {1, fence, label} if it took it from its owner's earlier try; else
+-- {0, ms}: queued or, if it does not wait, busy; ask again after ms.
+-- Idempotent: a caller that asks again (its reply was lost, it was called, its time is up) is told what is true.
+local entry, ttl, waits, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
+local token, owner = string.match(entry, '^(%S+) %S+ %S+ (%S+)')
+local holder = redis.call('GET', lock)
+
+if not holder and redis.call('EXISTS', queue) == 1 then
+  -- A lease or a window has run out. Those who came before are served first.
+  if waits == '1' then
+    stand_in_queue(entry)
+  end
+  hand_over(window, nil, token)
+  holder = redis.call('GET', lock)
+end
+
+if holder == token then
+  redis.call('PEXPIRE', lock, ttl)
+  redis.call('PEXPIRE', grant, KEEP_FENCE)
+  return { 1, fence_of_holder() or give(entry, ttl) }
+end
+if not holder then
+  return { 1, give(entry, ttl) }
+end
+if owner ~= '-' and string.match(last_grant(), '^%d+ %d+ %S+ %S+ (%S+)') == owner then
+  local older = tell_holder('retaken')
+  redis.call('ZREM', queue, entry)
+  return { 1, give(entry, ttl), older } -- token and fence change
+end
+
+if waits == '1' then
+  stand_in_queue(entry)
+end
+return { 0, math.min(redis.call('PTTL', lock) + 1, ASK_AGAIN) }

@@ -1,0 +1,39 @@
+"""Eyes to see what is left in a server."""
+
+import socket
+import time
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.testing import PATIENCE
+
+
+class Database:
+    def __init__(self, redis: Any) -> None:
+        self.redis = redis
+
+    def keys(self) -> set[str]:
+        return set(self.redis.scan_iter(count=1000)) - {"holdfast:database"}
+
+    def locks(self) -> set[str]:
+        """All keys but the fences, which stay for a while."""
+        return {key for key in self.keys() if not key.endswith("}:grant")}
+
+    def queue(self, name: str) -> list[str]:
+        """The tokens of those who wait, in order."""
+        return [entry.partition(" ")[0] for entry in self.redis.zrange(f"{{{name}}}:queue", 0, -1)]
+
+    def connections(self, name: str = "holdfast") -> list[dict[str, Any]]:
+        return [client for client in self.redis.client_list() if client["name"].startswith(name)]
+
+
+def wait_until(condition: Callable[[], object], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while not condition():
+        assert time.monotonic() < deadline, what
+        time.sleep(0.002)
+
+
+def free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return int(listener.getsockname()[1])

@@ -1,0 +1,284 @@
+"""Lost answers, lost connections, restarts, a server that stands still: nothing is orphaned, nobody is stuck."""
+
+import asyncio
+import signal
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from own_server import OwnServer
+from redis_proxy import Proxy, proxy
+from sight import wait_until
+
+from holdfast import AsyncLocks, BackendUnavailable, LockLost, Locks, NotAcquired
+from holdfast.engines.redis.scripts import RELEASE, TAKE
+from holdfast.testing import PATIENCE
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[OwnServer]:
+    with OwnServer(tmp_path / "server") as server:
+        yield server
+
+
+@pytest.fixture
+def between(server: OwnServer) -> Iterator[Proxy]:
+    with proxy(server.socket) as between:
+        yield between
+
+
+def test_a_lost_answer_to_an_acquire_is_asked_for_again_and_the_lock_is_ours(
+    server: OwnServer, between: Proxy, key: str
+) -> None:
+    with Locks.from_url(between.url) as locks:
+        with locks.hold("warm"):
+            pass
+        between.lose_the_answer_to(TAKE.sha)
+        with locks.hold(key, wait=PATIENCE) as held:
+            assert between.lost == 1
+            assert int(server.client().get(f"{{key:{key}}}:grant").split()[0]) == held.fence
+        assert server.database().locks() == set()
+
+
+def test_a_lost_answer_to_a_task_too(server: OwnServer, between: Proxy, key: str) -> None:
+    async def main() -> None:
+        async with AsyncLocks.from_url(between.url) as locks:
+            async with locks.hold("warm"):
+                pass
+            between.lose_the_answer_to(TAKE.sha)
+            async with locks.hold(key, wait=PATIENCE):
+                assert between.lost == 1
+
+    asyncio.run(main())
+    assert server.database().locks() == set()
+
+
+@pytest.mark.parametrize("wait", [0, 0.3])
+def test_an_acquire_whose_answer_never_comes_leaves_no_orphan(
+    server: OwnServer, between: Proxy, key: str, wait: float
+) -> None:
+    with Locks.from_url(between.url) as locks:
+        with locks.hold("warm"):
+            pass
+
+        between.freeze()
+        timer = threading.Timer(1.0, between.thaw)
+        timer.start()
+        started = time.monotonic()
+        try:
+            with locks.hold(key, wait=wait or 0.2):
+                raise AssertionError("nobody answered")
+        except NotAcquired:
+            pass
+        assert time.monotonic() - started < 0.9
+        timer.join()
+        # The request reaches the server now, and is undone: with a lease of 30 s it would be seen.
+        with locks.hold(key, wait=PATIENCE / 2):
+            pass
+        wait_until(lambda: not server.database().locks(), "an orphan was left")
+
+
+def test_a_lost_answer_to_a_release_is_no_loss_of_the_next_ones_turn(
+    server: OwnServer, between: Proxy, key: str
+) -> None:
+    with Locks.from_url(between.url) as locks, Locks.from_url(server.url) as others:
+        with locks.hold(key):
+            between.lose_the_answer_to(RELEASE.sha)
+            block = locks.hold(key, wait=PATIENCE)
+            got = threading.Event()
+            thread = threading.Thread(target=lambda: (block.__enter__(), got.set()))
+            thread.start()
+            wait_until(lambda: server.database().queue(f"key:{key}"), "nobody waits")
+        assert got.wait(2)  # not only when it would ask again by itself
+        thread.join()
+        block.__exit__(None, None, None)
+        with others.hold(key, wait=PATIENCE):
+            pass
+
+
+def test_a_cut_network_is_no_loss_while_the_lease_lasts(server: OwnServer, between: Proxy, key: str) -> None:
+    with Locks.from_url(between.url, ttl=2) as locks:
+        with locks.hold(key) as held:
+            for _ in range(3):
+                between.cut()
+                time.sleep(1.0)
+                held.check()
+            assert held.remaining > 0
+
+
+def test_a_holder_cut_off_knows_before_the_server_gives_its_lock_away(
+    server: OwnServer, between: Proxy, key: str
+) -> None:
+    with Locks.from_url(between.url, ttl=1) as locks, Locks.from_url(server.url) as others:
+        block = locks.hold(key)
+        held = block.__enter__()
+        between.freeze()
+
+        def lost_when_taken() -> bool:
+            with others.hold(key, wait=PATIENCE):
+                return held.lost
+
+        with ThreadPoolExecutor() as pool:
+            assert pool.submit(lost_when_taken).result(PATIENCE)
+        between.thaw()
+        with pytest.raises(LockLost):
+            block.__exit__(None, None, None)
+
+
+def test_scripts_that_the_server_forgot_are_loaded_again(url: str, key: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(url) as client, Locks.from_url(url, ttl=0.5) as locks:
+        for _ in range(3):
+            client.script_flush()
+            with locks.hold(key) as held:
+                client.script_flush()
+                held.extend(1)
+                client.script_flush()
+
+
+def test_scripts_are_loaded_again_for_renewals_and_tasks(url: str, key: str) -> None:
+    import redis
+
+    async def main() -> None:
+        async with AsyncLocks.from_url(url, ttl=0.6) as locks:
+            async with locks.hold(key) as held:
+                with redis.Redis.from_url(url) as client:
+                    client.script_flush()
+                await asyncio.sleep(1.2)
+                held.check()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGKILL])
+def test_a_restart_without_persistence_is_a_loss_that_is_told_and_the_fence_grows(
+    server: OwnServer, key: str, how: int
+) -> None:
+    with Locks.from_url(server.url, ttl=3) as locks:
+        block = locks.hold(key)
+        held = block.__enter__()
+        fence = held.fence
+        server.restart(how)
+        wait_until(lambda: held.lost, "the loss was not told")
+        with pytest.raises(LockLost):
+            block.__exit__(None, None, None)
+        with locks.hold(key) as again:
+            assert again.fence > fence
+
+
+def test_a_restart_with_persistence_is_no_loss(tmp_path: Path, key: str) -> None:
+    with OwnServer(tmp_path / "durable", appendonly="yes", appendfsync="always") as server:
+        with Locks.from_url(server.url, ttl=4) as locks:
+            with locks.hold(key) as held:
+                fence = held.fence
+                server.restart(signal.SIGKILL)
+                assert server.client().get(f"key:{key}") is not None
+                time.sleep(2)  # a renewal is due
+                held.check()
+            with locks.hold(key) as again:
+                assert again.fence > fence
+
+
+def test_waiters_go_on_waiting_through_a_restart(server: OwnServer, key: str) -> None:
+    """Those whose server comes back at once; one that stays away is refused."""
+    with Locks.from_url(server.url, ttl=2) as locks:
+        block = locks.hold(key)
+        block.__enter__()
+        outcome: list[object] = []
+
+        def wait() -> None:
+            try:
+                with locks.hold(key, wait=PATIENCE) as held:
+                    outcome.append(held.fence)
+            except BackendUnavailable as error:
+                outcome.append(error)
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: server.database().queue(f"key:{key}"), "nobody waits")
+        server.restart()
+        with pytest.raises(LockLost):
+            time.sleep(2.1)
+            block.__exit__(None, None, None)
+        waiter.join(PATIENCE)
+        assert outcome and isinstance(outcome[0], int), outcome
+
+
+def test_a_killed_message_connection_is_made_anew_and_every_waiter_asks_again(url: str, key: str) -> None:
+    import redis
+
+    with redis.Redis.from_url(url) as client, Locks.from_url(url) as locks, Locks.from_url(url) as others:
+        block = others.hold(key)
+        block.__enter__()
+        served = threading.Event()
+
+        def wait() -> None:
+            with locks.hold(key, wait=PATIENCE):
+                served.set()
+
+        waiter = threading.Thread(target=wait)
+        waiter.start()
+        wait_until(lambda: client.zcard(f"{{key:{key}}}:queue"), "nobody waits")
+        for _ in range(3):
+            client.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        block.__exit__(None, None, None)
+        started = time.monotonic()
+        assert served.wait(PATIENCE)
+        assert time.monotonic() - started < 3  # not the ten seconds after which anybody asks
+        waiter.join()
+
+
+def test_a_frozen_server_holds_nobody_past_the_deadline(server: OwnServer, key: str) -> None:
+    with Locks.from_url(server.url) as locks:
+        with locks.hold("warm"):
+            pass
+        server.freeze()
+        try:
+            started = time.monotonic()
+            with pytest.raises((NotAcquired, BackendUnavailable)):
+                locks.hold(key, wait=0.3).__enter__()
+            assert time.monotonic() - started < 1
+
+            async def in_task() -> None:
+                async with AsyncLocks.from_url(server.url) as tasks:
+                    with pytest.raises((NotAcquired, BackendUnavailable)):
+                        await tasks.hold(key, wait=0.3).__aenter__()
+
+            started = time.monotonic()
+            asyncio.run(in_task())
+            assert time.monotonic() - started < 8  # the connecting thread is waited for when a loop ends
+        finally:
+            server.thaw()
+        with locks.hold(key, wait=PATIENCE):
+            pass
+        wait_until(lambda: not server.database().locks(), "an orphan was left")
+
+
+def test_a_frozen_server_tells_the_loss_on_time(server: OwnServer, key: str) -> None:
+    with Locks.from_url(server.url, ttl=1) as locks:
+        told = threading.Event()
+        block = locks.hold(key, on_lost=lambda held: told.set())
+        held = block.__enter__()
+        server.freeze()
+        try:
+            assert told.wait(2)
+            assert held.lost
+        finally:
+            server.thaw()
+        with pytest.raises(LockLost):
+            block.__exit__(None, None, None)
+
+
+def test_no_server_is_refused_at_once_and_clearly(tmp_path: Path) -> None:
+    locks = Locks.from_url(f"unix://{tmp_path}/nowhere.sock")
+    started = time.monotonic()
+    with pytest.raises(BackendUnavailable, match="cannot be reached"):
+        locks.hold("k", wait=PATIENCE).__enter__()
+    assert time.monotonic() - started < 2
+    with locks.hold("k", unavailable="proceed") as held:
+        assert not held.protected
+    locks.close()

@@ -1,0 +1,277 @@
+"""The scripts themselves, called as any client could: each is one promise of the lock."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from sight import Database
+
+from holdfast.engines.redis.scripts import DETACH, EVICT, EXTEND, LOOK, RELEASE, ROTATE, TAKE, Script
+
+NAME = "key:scripts"
+KEYS = (NAME, f"{{{NAME}}}:grant", f"{{{NAME}}}:queue")
+TTL, WINDOW = 10_000, 500
+
+Call = Callable[..., Any]
+
+
+@pytest.fixture
+def call(db: Database) -> Iterator[Call]:
+    def call(script: Script, *arguments: object) -> Any:
+        return db.redis.eval(script.source, len(KEYS), *KEYS, *arguments)
+
+    db.redis.delete(*KEYS)
+    yield call
+    db.redis.delete(*KEYS)
+
+
+@pytest.fixture
+def mail(db: Database) -> Iterator[Callable[[], str | None]]:
+    """What comes into the mailbox ``there``."""
+    with db.redis.pubsub(ignore_subscribe_messages=True) as pubsub:
+        pubsub.subscribe("there")
+        pubsub.get_message(timeout=1)
+
+        def read() -> str | None:
+            message = pubsub.get_message(timeout=0.2)
+            return None if message is None else message["data"]
+
+        yield read
+
+
+def entry(token: str, mailbox: str = "nowhere", owner: str = "-") -> str:
+    return f"{token} {mailbox} {TTL} {owner} about {token}"
+
+
+def take(call: Call, token: str, mailbox: str = "nowhere", *, waits: bool = True, owner: str = "-") -> Any:
+    return call(TAKE, entry(token, mailbox, owner), TTL, int(waits), WINDOW)
+
+
+def release(call: Call, token: str, here: str = "here", mailbox: str = "nowhere") -> Any:
+    return call(RELEASE, token, here, WINDOW, entry(token, mailbox))
+
+
+def test_a_free_lock_is_a_string_of_its_name_with_the_token_and_the_lease(call: Call, db: Database) -> None:
+    granted, fence = take(call, "a")
+    assert granted == 1
+    assert db.redis.get(NAME) == "a"
+    assert TTL - 1000 < db.redis.pttl(NAME) <= TTL
+    assert db.redis.get(KEYS[1]).startswith(f"{fence} ")
+
+
+def test_the_fence_is_at_least_the_servers_microseconds_and_grows_when_the_clock_does_not(
+    call: Call, db: Database
+) -> None:
+    seconds, micros = db.redis.time()
+    fence = int(take(call, "a")[1])
+    assert fence >= seconds * 1_000_000 + micros
+    release(call, "a")
+    ahead = fence + 10**12  # as if the clock had been put back by eleven days
+    db.redis.set(KEYS[1], ahead)
+    assert int(take(call, "b")[1]) == ahead + 1
+
+
+def test_asked_again_it_says_what_is_true_and_sets_the_full_lease(call: Call, db: Database) -> None:
+    first = take(call, "a")
+    db.redis.pexpire(NAME, 50)
+    assert take(call, "a") == first
+    assert db.redis.pttl(NAME) > TTL - 1000
+    take(call, "b")
+    take(call, "c")
+    again, ask_again_in = take(call, "b")
+    assert again == 0 and 0 < ask_again_in <= TTL + 1
+    assert db.queue(NAME) == ["b", "c"]
+
+
+def test_a_try_leaves_nothing_when_busy(call: Call, db: Database) -> None:
+    take(call, "a")
+    assert take(call, "b", waits=False)[0] == 0
+    assert db.queue(NAME) == []
+
+
+def test_release_compares_the_token(call: Call, db: Database) -> None:
+    take(call, "a")
+    assert release(call, "b") == [0]
+    assert db.redis.get(NAME) == "a"
+    assert release(call, "a") == [1]
+    assert release(call, "a") == [0]
+
+
+def test_a_free_lock_leaves_its_last_grant_only_and_that_not_for_ever(call: Call, db: Database) -> None:
+    fence = take(call, "a")[1]
+    release(call, "a")
+    assert db.redis.exists(NAME, KEYS[2]) == 0
+    assert db.redis.get(KEYS[1]).startswith(f"{fence} ")
+    assert 0 < db.redis.ttl(KEYS[1]) <= 86_400
+    assert call(LOOK) is None
+
+
+def test_hand_over_inside_a_process_is_complete_in_the_reply(call: Call, db: Database) -> None:
+    fence = take(call, "a", "here")[1]
+    take(call, "b", "here")
+    released, heir, its_fence = release(call, "a", "here")
+    assert (released, heir) == (1, "b")
+    assert int(its_fence) > int(fence)
+    assert db.redis.get(NAME) == "b"
+    assert db.redis.pttl(NAME) > TTL - 1000  # its own lease, not the window
+
+
+def test_another_process_is_called_and_takes_its_grant_up_in_the_window(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    take(call, "a")
+    take(call, "b", "there")
+    assert release(call, "a") == [1]
+    assert mail() == "offered b"
+    assert 0 < db.redis.pttl(NAME) <= WINDOW
+    assert take(call, "b", "there")[0] == 1
+    assert db.redis.pttl(NAME) > TTL - 1000
+
+
+def test_a_waiter_that_nobody_can_call_is_dead_and_skipped(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    take(call, "a")
+    take(call, "dead", "nowhere")
+    take(call, "b", "there")
+    release(call, "a")
+    assert mail() == "offered b"
+    assert db.redis.get(NAME) == "b"
+
+
+def test_in_a_cluster_silence_says_nothing_and_the_window_decides(call: Call, db: Database) -> None:
+    take(call, "a")
+    take(call, "b", "on-another-node")
+    call(RELEASE, "a", "here", -WINDOW, "")
+    assert db.redis.get(NAME) == "b"
+    assert 0 < db.redis.pttl(NAME) <= WINDOW
+
+
+def test_when_a_window_has_passed_those_who_came_before_are_first(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    take(call, "a")
+    take(call, "b", "there")
+    take(call, "c", "there")
+    db.redis.delete(NAME)  # it ran out
+    assert take(call, "c", "there")[0] == 0
+    assert mail() == "offered b"
+    db.redis.delete(NAME)
+    assert take(call, "newcomer", waits=False)[0] == 0
+    assert mail() == "offered c"
+    assert take(call, "c", "there")[0] == 1
+
+
+def test_the_first_in_the_queue_finds_a_free_lock_by_asking(call: Call, db: Database) -> None:
+    take(call, "a")
+    take(call, "b", "there")
+    db.redis.delete(NAME)
+    assert take(call, "b", "there")[0] == 1
+    assert db.queue(NAME) == []
+
+
+def test_who_leaves_the_queue_is_gone_and_passes_on_what_it_was_given(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    take(call, "a")
+    take(call, "b", "there")
+    take(call, "c", "there")
+    assert release(call, "b", mailbox="there") == [0]
+    assert db.queue(NAME) == ["c"]
+    release(call, "a")
+    take(call, "d", "there")
+    assert mail() == "offered c"
+    assert release(call, "c", mailbox="there") == [1]
+    assert mail() == "offered d"
+
+
+def test_a_queue_whose_waiters_are_all_gone_vanishes_by_itself(call: Call, db: Database) -> None:
+    take(call, "a")
+    take(call, "b")
+    assert 0 < db.redis.ttl(KEYS[2]) <= 90
+
+
+def test_extend_sets_the_time_and_compares_the_token(call: Call, db: Database) -> None:
+    take(call, "a")
+    for _ in range(10):
+        assert call(EXTEND, "a", 5_000) == 1
+    assert 4_000 < db.redis.pttl(NAME) <= 5_000
+    assert call(EXTEND, "b", 50_000) == 0
+    assert db.redis.pttl(NAME) <= 5_000
+
+
+def test_rotate_changes_token_and_fence_and_tells_the_older(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    fence = int(take(call, "a", "there")[1])
+    rotated = call(ROTATE, "a", entry("b", "here"), TTL)
+    assert int(rotated) > fence
+    assert mail() == "retaken a"
+    assert call(ROTATE, "a", entry("c"), TTL) is None
+    assert call(ROTATE, "a", entry("b", "here"), TTL) == rotated  # its reply was lost
+    assert db.redis.get(NAME) == "b"
+
+
+def test_the_same_owner_gets_its_lock_back_and_another_does_not(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    fence = int(take(call, "a", "there", owner="turn-17")[1])
+    assert take(call, "b", owner="turn-18", waits=False)[0] == 0
+    granted, its_fence, older = take(call, "c", owner="turn-17")
+    assert granted == 1 and int(its_fence) > fence and older == "a"
+    assert mail() == "retaken a"
+    assert call(EXTEND, "a", TTL) == 0
+
+
+def test_evict_tells_the_holder_and_serves_the_next(call: Call, db: Database, mail: Callable[[], str | None]) -> None:
+    assert call(EVICT, WINDOW) == 0
+    take(call, "a", "there")
+    take(call, "b", "there")
+    assert call(EVICT, WINDOW) == 1
+    assert [mail(), mail()] == ["evicted a", "offered b"]
+
+
+def test_operators_see_the_grant_the_time_left_and_how_many_wait(call: Call) -> None:
+    assert call(LOOK) is None
+    fence = take(call, "a")[1]
+    take(call, "b")
+    grant, left, waiting = call(LOOK)
+    assert grant.startswith(f"{fence} ") and grant.endswith(f" nowhere {TTL} - about a")
+    assert 0 < left <= TTL and waiting == 1
+
+
+def test_an_offer_has_somebody_else_look_again_after_the_window(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    take(call, "a", "here")
+    take(call, "b", "there")
+    take(call, "c", "there")
+    take(call, "d", "here")
+    assert release(call, "a") == [1, "", "d"]  # who released waits himself, for another
+    assert mail() == "offered b"
+    take(call, "b", "there")
+    assert release(call, "b", "elsewhere") == [1]
+    assert mail() == "offered c"
+    assert mail() is None  # it was the process of d that was called: see below
+
+
+def test_who_is_asked_to_look_again_is_of_another_process_than_the_one_that_may_be_dead(
+    call: Call, db: Database, mail: Callable[[], str | None]
+) -> None:
+    with db.redis.pubsub(ignore_subscribe_messages=True) as elsewhere:
+        elsewhere.subscribe("elsewhere")
+        elsewhere.get_message(timeout=1)
+        take(call, "a", "here")
+        take(call, "b", "elsewhere")
+        take(call, "c", "elsewhere")
+        take(call, "label-secret", "there")
+        assert release(call, "a") == [1]
+        assert mail() == f"look label {WINDOW}"
+
+
+def test_a_detached_lock_is_nobodys_charge_and_lasts_as_long_as_it_is_told(call: Call, db: Database) -> None:
+    take(call, "a", "there")
+    assert call(DETACH, "b", 50_000) == 0
+    assert call(DETACH, "a", 50_000) == 1
+    assert 49_000 < db.redis.pttl(NAME) <= 50_000
+    assert call(LOOK)[0].split(" ")[2] == "-"
