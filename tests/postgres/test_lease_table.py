@@ -143,8 +143,21 @@ def test_waiters_of_four_processes_are_served_in_the_order_of_their_arrival(
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 def test_a_dead_waiter_at_the_head_of_the_queue_costs_a_window_at_most(
-    how: str, leases: str, key: str, children: list[Child], rows: Callable[[], tuple[int, int]]
+    how: str,
+    leases: str,
+    key: str,
+    children: list[Child],
+    rows: Callable[[], tuple[int, int]],
+    db: psycopg.Connection[Any],
 ) -> None:
+    def listens() -> bool:
+        found = db.execute(
+            "select from pg_locks join holdfast.lease_waiter on objid::int8 = mailbox and classid = 97"
+            " where locktype = 'advisory' and name = %s",
+            (f"key:{key}",),
+        ).fetchall()
+        return len(found) == 2
+
     first, second = children
     with Locks.from_url(leases) as locks:
         with locks.hold(key):
@@ -153,6 +166,7 @@ def test_a_dead_waiter_at_the_head_of_the_queue_costs_a_window_at_most(
                 wait_until(lambda n=number: rows() == (1, n + 1), "a waiter did not come")  # type: ignore[misc]
             if how == "killed":
                 first.kill()
+                wait_until(lambda: not listens(), "the server did not notice")
             else:
                 first.stop()
         released = time.monotonic()
@@ -228,6 +242,7 @@ def test_waiters_are_served_after_their_mailbox_was_cut_off(
 ) -> None:
     child = children[0]
     assert child.ask("hold", key).startswith("held")
+    assert child.ask("extend", "1", "60") == "extended"  # or the waiter would soon ask by itself
     with Locks.from_url(leases) as locks:
         inside = threading.Event()
 
@@ -245,7 +260,9 @@ def test_waiters_are_served_after_their_mailbox_was_cut_off(
             found = db.execute("select mailbox from holdfast.lease_waiter where name = %s", (f"key:{key}",)).fetchone()
             return found is not None and found != before
 
+        cut = time.monotonic()
         wait_until(asked_again, "the waiter did not ask again")
+        assert time.monotonic() - cut < 3
         released = time.monotonic()
         assert child.ask("release") == "released"
         assert inside.wait(PATIENCE)
