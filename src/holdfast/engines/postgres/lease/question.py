@@ -22,10 +22,10 @@ class Question(Ask):
     def _begin(self, wakeup: Wakeup) -> None:
         self.wakeup = wakeup
         try:
-            with self._hub.mutex:
+            with self._hub.mutex:  # until the courier has it: a block that the collector ends here must not wait
                 self._hub.queue(self, next(iter(self._hub.shared), None))
                 self.sleeps = False  # it cannot be offered the duty
-            self._leave_to_courier()
+                self._leave_to_courier()
         except BaseException:
             self._leave_to_courier()  # twice does no harm: nobody else drives these connections
             raise
