@@ -9,6 +9,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -19,6 +20,12 @@ from holdfast.engines.postgres.hub import Hub
 from holdfast.testing import PATIENCE
 
 NAMESPACE = 21
+
+
+@pytest.fixture
+def url(url: str) -> str:
+    """An address that no other test has: connections of its own, which no loop has claimed yet."""
+    return f"{url}{'&' if '?' in url else '?'}application_name=holdfast-loops-{uuid4().hex[:8]}"
 
 
 def hub_of(locks: Locks | AsyncLocks) -> Hub:
@@ -135,7 +142,6 @@ def test_a_loop_that_is_kept_busy_holds_up_nobody_else(url: str, server: Server)
 
 def test_a_blocking_call_in_a_loop_does_not_wait_for_that_loop(url: str) -> None:
     """Not even where the only connection is the loop's own, and in the middle of a round trip."""
-    url += ("&" if "?" in url else "?") + "application_name=one-connection"
 
     async def main() -> None:
         locks = AsyncLocks.from_url(url, max_connections=1)
@@ -212,7 +218,6 @@ def _is_free(number: int) -> bool:
 
 
 def test_each_loop_has_a_connection_of_its_own_up_to_the_limit(url: str) -> None:
-    url += ("&" if "?" in url else "?") + "application_name=loops"
     locks = AsyncLocks.from_url(url, max_connections=3)
     started, go = threading.Barrier(5), threading.Event()
 

@@ -15,9 +15,10 @@ class Question(Ask):
         wakeup.sleep(self.deadline).block()
 
     async def suspend(self) -> None:
-        wakeup = TaskWakeup()
-        self._begin(wakeup)
-        await wakeup.sleep(self.deadline).suspend()
+        if self.wakeup is None:  # else it was asked before, and its caller was cancelled and has come back
+            self._begin(TaskWakeup())
+        assert self.wakeup is not None
+        await self.wakeup.sleep(self.deadline).suspend()
 
     def _begin(self, wakeup: Wakeup) -> None:
         self.wakeup = wakeup
