@@ -33,9 +33,9 @@ os.wait()
         ("memory://fork", "locks._client.engine._space.mutex"),
         ("memory://fork", "ticket._transitions"),
         ("memory://fork", "order._seen.mutex"),
-        ("memory://fork", "memory._spaces_mutex"),
+        ("memory://fork", "memory._spaces.mutex"),
         ("file://{tmp}", "locks._client.engine._folder.mutex"),
-        ("file://{tmp}", "engine._folders_mutex"),
+        ("file://{tmp}", "engine._folders.mutex"),
     ],
 )
 def test_no_mutex_stays_shut_in_a_child(url: str, mutex: str, tmp_path: object) -> None:

@@ -6,9 +6,7 @@ import os
 from collections.abc import Hashable
 from functools import cached_property
 from secrets import compare_digest, token_urlsafe
-from threading import Lock
 
-from .. import fork
 from ..errors import InvalidOption
 from ..flow import Flow, at_once
 from ..keys import Key
@@ -17,6 +15,7 @@ from .base import Capabilities, Engine, Eviction, Holder, describe, told
 from .fence import next_fence
 from .late import refuse_amid
 from .queue import Queues
+from .shared import Shared
 
 
 class Space(Queues):
@@ -70,16 +69,7 @@ class Space(Queues):
             return True
 
 
-_spaces: dict[str, Space] = {}
-_spaces_mutex = Lock()
-
-
-def _new_mutex() -> None:
-    global _spaces_mutex
-    _spaces_mutex = Lock()
-
-
-fork.in_child(_new_mutex)
+_spaces: Shared[Space] = Shared()
 
 
 class MemoryEngine(Engine):
@@ -90,8 +80,7 @@ class MemoryEngine(Engine):
 
     def __init__(self, name: str = "") -> None:
         self.name = name
-        with _spaces_mutex:
-            self._space = _spaces.setdefault(name, Space())
+        self._space = _spaces.take(name, Space)
 
     @classmethod
     def from_url(cls, place: str, options: dict[str, object]) -> MemoryEngine:

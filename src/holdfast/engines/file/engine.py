@@ -7,7 +7,6 @@ import os
 from collections import OrderedDict
 from collections.abc import Hashable
 from functools import cached_property, partial
-from threading import Lock
 from typing import Final
 
 from ... import fork
@@ -17,6 +16,7 @@ from ...keys import Key
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Eviction, Holder, told
 from ..late import Late, refuse_amid
+from ..shared import Shared
 from . import blockers
 from .grip import Grip, read_record, take
 from .holders import Here, holder_of, scan
@@ -199,27 +199,19 @@ class Folder(Late):
 
 
 _AT_WORK: Final = object()
-_folders: dict[str, Folder] = {}
-_folders_mutex = Lock()
-
-
-def _new_mutex() -> None:
-    global _folders_mutex
-    _folders_mutex = Lock()
-
-
-fork.in_child(_new_mutex)
+_folders: Shared[Folder] = Shared()
 
 
 def open_folder(path: str) -> Folder:
     """The one object that stands for this folder in this process."""
     real = os.path.realpath(path)
-    with _folders_mutex:
-        folder = _folders.get(real)
-        if folder is None:
-            folder = _folders[real] = Folder(real)
-            sweep(folder.path, folder.id)
+
+    def opened() -> Folder:
+        folder = Folder(real)
+        sweep(folder.path, folder.id)
         return folder
+
+    return _folders.take(real, opened)
 
 
 class FileEngine(Engine):

@@ -15,7 +15,7 @@ from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Eviction, Holder
 from ..late import asked_amid
 from .backend import ASK_AGAIN, LeaseBackend, NoAnswer, Released
-from .house import House, move_in, move_out
+from .house import House, houses
 from .lease import NOT_OURS, Lease, label_of
 
 ANSWER_SECONDS: Final = 15.0
@@ -33,7 +33,7 @@ class LeaseEngine(Engine):
 
     def __init__(self, identity: Hashable, new_backend: Callable[[], LeaseBackend]) -> None:
         self._identity = identity
-        self._house: House = move_in(identity, new_backend)
+        self._house: House = houses.take(identity, lambda: House(new_backend()))
         self._backend = self._house.backend
         self.scheme = self._backend.scheme
         self._closed = False
@@ -246,7 +246,7 @@ class LeaseEngine(Engine):
                     except LockError:
                         pass  # it is tried once more at the very end
         finally:
-            house = move_out(self._identity)
+            house = houses.give_back(self._identity)
             if house is not None:
                 house.close()
 

@@ -6,14 +6,14 @@ Shared by all clients of that server. Nothing here waits; what has to is the eng
 from __future__ import annotations
 
 import atexit
-from collections.abc import Callable, Hashable
 from math import inf
-from threading import Lock, RLock, Thread
+from threading import RLock, Thread
 from time import monotonic
 from typing import Any
 
 from ... import fork
 from ...ticket import State
+from ..shared import Shared
 from .attendant import Attendant
 from .backend import ASK_AGAIN, LeaseBackend
 from .lease import Lease
@@ -194,32 +194,13 @@ class House:
         self.backend.close()
 
 
-_houses: dict[Hashable, tuple[House, int]] = {}
-_houses_mutex = Lock()
-
-
-def move_in(identity: Hashable, new_backend: Callable[[], LeaseBackend]) -> House:
-    """The house of this process at the server that ``identity`` stands for; each user must ``move_out``."""
-    with _houses_mutex:
-        house, users = _houses.get(identity) or (House(new_backend()), 0)
-        _houses[identity] = (house, users + 1)
-        return house
-
-
-def move_out(identity: Hashable) -> House | None:
-    """The house if this was its last user, who is to close it."""
-    with _houses_mutex:
-        house, users = _houses[identity]
-        if users > 1:
-            _houses[identity] = (house, users - 1)
-            return None
-        del _houses[identity]
-        return house
+houses: Shared[House] = Shared()
+"""By server."""
 
 
 def _give_all_back() -> None:
     """The interpreter ends, and with it what still holds locks: daemon threads, blocks that were never left."""
-    for house, _ in list(_houses.values()):
+    for house in houses.all():
         for lease in list(house.leases.values()):
             lease.ticket.mark_lost("its process ends")
             house.give_up(lease)
@@ -227,11 +208,3 @@ def _give_all_back() -> None:
 
 
 atexit.register(_give_all_back)
-
-
-def _new_mutex() -> None:
-    global _houses_mutex
-    _houses_mutex = Lock()
-
-
-fork.in_child(_new_mutex)

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
-from threading import Lock
 from typing import Any, Final
 
 import psycopg
 
-from ... import fork
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, InvalidOption, LockLost
 from ...flow import Flow, ThreadWakeup, Wakeup, at_once, run
 from ...keys import Key
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Eviction, Holder, describe, told
+from ..shared import Shared
 from .answers import Busy
 from .connect import FENCED, PREPARED, checked_conninfo, split_options
 from .holders import LockRow, holders_from, parse_rows
@@ -25,8 +24,7 @@ _NUMBERS: Final = {"max_connections": 4, "max_waiting": 8}
 CLOSE_SECONDS: Final = 2.0
 """How long closing waits for the server to confirm what was given back."""
 
-_hubs: dict[tuple[Any, ...], tuple[Hub, int]] = {}
-_hubs_mutex = Lock()
+_hubs: Shared[Hub] = Shared()
 
 
 class PostgresEngine(Engine):
@@ -51,19 +49,16 @@ class PostgresEngine(Engine):
         if fence:
             self.capabilities = self.capabilities._replace(fenced=True)
         self._identity = (*identity, pooler, fence, max_connections, max_waiting)
-        with _hubs_mutex:
-            hub, users = _hubs.get(self._identity) or (
-                Hub(
-                    connect,
-                    pooler=pooler,
-                    max_connections=max_connections,
-                    max_waiting=max_waiting,
-                    statements=FENCED if fence else PREPARED,
-                ),
-                0,
-            )
-            _hubs[self._identity] = (hub, users + 1)
-        self._hub = hub
+        self._hub = _hubs.take(
+            self._identity,
+            lambda: Hub(
+                connect,
+                pooler=pooler,
+                max_connections=max_connections,
+                max_waiting=max_waiting,
+                statements=FENCED if fence else PREPARED,
+            ),
+        )
         self._closed = False
 
     @staticmethod
@@ -208,14 +203,8 @@ class PostgresEngine(Engine):
             for connection in self._hub.busy_connections():
                 yield Ask(self._hub, "locks", (), deadline, connection)
         finally:
-            with _hubs_mutex:
-                hub, users = _hubs[self._identity]
-                if users > 1:
-                    _hubs[self._identity] = (hub, users - 1)
-                else:
-                    del _hubs[self._identity]
-                    users = 0
-            if not users:
+            hub = _hubs.give_back(self._identity)
+            if hub is not None:
                 hub.close()
 
     def _lock_rows(self) -> Flow[list[LockRow]]:
@@ -248,11 +237,3 @@ def checked_options(options: dict[str, Any]) -> dict[str, Any]:
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise InvalidOption(f"{name}={value!r}: give a whole number of connections, at least 1")
     return options
-
-
-def _new_mutex() -> None:
-    global _hubs_mutex
-    _hubs_mutex = Lock()
-
-
-fork.in_child(_new_mutex)

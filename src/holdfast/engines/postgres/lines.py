@@ -8,12 +8,13 @@ by whatever address.
 from __future__ import annotations
 
 from collections import OrderedDict
-from threading import Lock, RLock
+from threading import RLock
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from ... import fork
 from ...keys import PgKey
 from ...ticket import Ticket
+from ..shared import Shared
 from .connect import Identity
 
 if TYPE_CHECKING:
@@ -134,18 +135,8 @@ class Lines:
         self.by_key = {}
 
 
-_lines: dict[Identity, Lines] = {}
-_lines_mutex = Lock()
+_lines: Shared[Lines] = Shared()
 
 
 def lines_of(identity: Identity) -> Lines:
-    with _lines_mutex:
-        return _lines.setdefault(identity, Lines())
-
-
-def _new_mutex() -> None:
-    global _lines_mutex
-    _lines_mutex = Lock()
-
-
-fork.in_child(_new_mutex)
+    return _lines.take(identity, Lines)

@@ -28,7 +28,7 @@ class Opener:
         self._open_one = open_one
         self._opened = opened
         self._failed = failed
-        # Re-entrant: the garbage collector may end an abandoned block, and release its lock, in a thread that is in here.
+        # Re-entrant: the garbage collector may end an abandoned block in a thread that is in here.
         self._mutex = threading.RLock()
         self._sleepers: dict[bool, list[Wakeup]] = {}
         self._not_before = 0.0

@@ -4,8 +4,7 @@ for each event loop, and one on which this process is called (see ``listener``).
 from __future__ import annotations
 
 import sys
-from collections.abc import Hashable
-from threading import Lock, RLock, Thread
+from threading import RLock, Thread
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
@@ -14,6 +13,7 @@ from ...deadline import Deadline
 from ...errors import BackendUnavailable, ClientClosed
 from ...flow import ThreadWakeup
 from ...owner import running_loop
+from ..shared import Shared
 from .address import OPEN_SECONDS, Address, Opened
 from .listener import Listener, Mailbox
 from .wire import LoopWire, ThreadWire
@@ -198,32 +198,15 @@ class Opening:
         await sys.modules["asyncio"].to_thread(self._link.open, self._deadline, self._mailbox)
 
 
-_links: dict[Hashable, tuple[Link, int]] = {}
-_links_mutex = Lock()
+_links: Shared[Link] = Shared()
 
 
 def link_to(address: Address) -> Link:
     """The link that all users of one address share. Each gives it back once, by ``unlink``."""
-    with _links_mutex:
-        link, users = _links.get(address.identity) or (Link(address), 0)
-        _links[address.identity] = (link, users + 1)
-    return link
+    return _links.take(address.identity, lambda: Link(address))
 
 
 def unlink(link: Link) -> None:
-    with _links_mutex:
-        found, users = _links.get(link.address.identity, (None, 0))
-        if found is not link or users > 1:
-            if found is link:
-                _links[link.address.identity] = (link, users - 1)
-            return
-        del _links[link.address.identity]
-    link.close()
-
-
-def _new_mutex() -> None:
-    global _links_mutex
-    _links_mutex = Lock()
-
-
-fork.in_child(_new_mutex)
+    last = _links.give_back(link.address.identity)
+    if last is not None:
+        last.close()
