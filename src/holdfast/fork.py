@@ -7,6 +7,7 @@ state registers here how to start afresh.
 
 from __future__ import annotations
 
+import atexit
 import os
 from collections.abc import Callable
 from types import MethodType
@@ -42,3 +43,5 @@ def _start_afresh() -> None:
 
 
 os.register_at_fork(after_in_child=_start_afresh)
+# What lives as long as its module dies when `weakref` is half gone already, and must not call back then.
+atexit.register(_resets.clear)

@@ -42,3 +42,10 @@ def test_no_mutex_stays_shut_in_a_child(url: str, mutex: str, tmp_path: object) 
     script = SCRIPT.format(url=url.format(tmp=tmp_path), mutex=mutex)
     outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=10)
     assert outcome.stdout == "child worked", outcome.stderr
+
+
+def test_nothing_is_said_when_the_interpreter_ends() -> None:
+    script = "import holdfast, holdfast.engines.postgres, holdfast.engines.redis\n"
+    script += "with holdfast.Locks.from_url('memory://end').hold('a'): pass"
+    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    assert outcome.stderr == ""
