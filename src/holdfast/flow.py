@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import sys
 from collections import deque
-from collections.abc import Callable, Coroutine, Generator
+from collections.abc import Awaitable, Callable, Generator
 from math import inf
 from threading import TIMEOUT_MAX
 from threading import Lock as Mutex
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final, Protocol, TypeVar
 from weakref import WeakValueDictionary
 
@@ -21,7 +22,7 @@ from .deadline import Deadline
 from .owner import running_loop
 
 if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop, Future, TimerHandle
+    from asyncio import AbstractEventLoop, Future
 
 T = TypeVar("T")
 
@@ -31,7 +32,7 @@ class Effect(Protocol):
 
     def block(self) -> Any: ...
 
-    def suspend(self) -> Coroutine[Any, Any, Any]: ...
+    def suspend(self) -> Awaitable[Any]: ...
 
 
 Flow = Generator[Effect, Any, T]
@@ -98,15 +99,14 @@ _bells: WeakValueDictionary[int, _Bell] = WeakValueDictionary()
 class TaskWakeup:
     """A sleeping task: a future of its loop, which may be another than the waker's."""
 
-    __slots__ = ("_alarm", "_deadline", "_future", "_roused", "loop")
+    __slots__ = ("_deadline", "_future", "_roused", "loop")
 
     def __init__(self) -> None:
         loop = running_loop()
         assert loop is not None, "an async client is used outside an event loop"
         self.loop: AbstractEventLoop = loop
-        self._future: Future[None] = loop.create_future()
+        self._future: Future[None] | None = None
         self._roused = False
-        self._alarm: TimerHandle | None = None
 
     def wake(self) -> bool:
         if running_loop() is self.loop:
@@ -135,44 +135,42 @@ class TaskWakeup:
     def block(self) -> None:
         raise RuntimeError("a task's wakeup cannot block a thread")
 
-    async def suspend(self) -> None:
+    def suspend(self) -> Awaitable[None]:
         if self._roused:
-            return
-        remaining = self._deadline.remaining
-        dozing = _dozing_in(self.loop) if remaining > _DOZE else None
-        if dozing is not None:
-            dozing.add(self)
+            return _AT_ONCE
+        self._future = future = self.loop.create_future()  # another, if the last one was cancelled with its task
+        at = self._deadline.at
+        if at - monotonic() > _DOZE:
+            if at != inf:
+                _dozing_in(self.loop).append(self)
         else:
             self.set_alarm()
-        try:
-            await self._future
-        except BaseException:
-            if not self._roused:  # cancelled, and the future with it: who comes back needs another
-                self._future = self.loop.create_future()
-            raise
-        finally:
-            if dozing is not None:
-                dozing.discard(self)
-            if self._alarm is not None:
-                self._alarm.cancel()
-                self._alarm = None
+        return future
 
     def set_alarm(self) -> None:
-        remaining = self._deadline.remaining
-        if remaining != inf:
-            self._alarm = self.loop.call_later(remaining, self.rouse)
+        future = self._future
+        if future is not None and not future.done():
+            alarm = self.loop.call_later(self._deadline.remaining, self.rouse)
+            future.add_done_callback(lambda _: alarm.cancel())
 
     def rouse(self) -> None:
         self._roused = True
-        if not self._future.done():
-            self._future.set_result(None)
+        future = self._future
+        if future is not None and not future.done():
+            future.set_result(None)
 
 
+class _AtOnce:
+    def __await__(self) -> Generator[Any, Any, None]:
+        yield from ()
+
+
+_AT_ONCE: Final = _AtOnce()
 _DOZE: Final = 0.05
 """Seconds. Most waits are shorter than this, and a timer for each would cost more than the wait."""
 
 
-class _Dozing(set[TaskWakeup]):
+class _Dozing(deque[TaskWakeup]):
     """The waits of one loop that have just begun. It lives in the loop's own queue, like a bell, and goes with it."""
 
     __slots__ = ()
@@ -181,7 +179,7 @@ class _Dozing(set[TaskWakeup]):
         """For those that are not so short after all."""
         _dozings.pop(id(running_loop()), None)
         while self:
-            self.pop().set_alarm()
+            self.popleft().set_alarm()
 
 
 _dozings: WeakValueDictionary[int, _Dozing] = WeakValueDictionary()

@@ -15,9 +15,13 @@ class Server:
         self._db = db
 
     def advisory_locks(self, key: int | None = None) -> list[tuple[int, bool]]:
-        """Process id and granted of every advisory lock (of two-int form with this object id)."""
+        """Process id and granted of every advisory lock (of two-int form with this object id).
+
+        But for those by which the mailboxes of the lease table show that they live.
+        """
         rows = self._db.execute(
-            "select pid, granted from pg_locks where locktype = 'advisory' and (%s::int8 is null or objid = %s::int8)",
+            "select pid, granted from pg_locks where locktype = 'advisory' and (%s::int8 is null or objid = %s::int8) "
+            "and not (classid = 97 and objsubid = 2)",
             (key, key),
         ).fetchall()
         return [(pid, granted) for pid, granted in rows]

@@ -18,7 +18,7 @@ from .answers import Busy
 from .connect import FENCED, PREPARED, checked_conninfo, split_options
 from .holders import LockRow, holders_from, parse_rows
 from .hub import Hub
-from .requests import ANSWER_SECONDS, Ask, Try, Unlock
+from .requests import ANSWER_SECONDS, Ask, Unlock
 
 _NUMBERS: Final = {"max_connections": 4, "max_waiting": 8}
 CLOSE_SECONDS: Final = 2.0
@@ -96,9 +96,14 @@ class PostgresEngine(Engine):
             return None
         try:
             request = self._hub.join(ticket, ticket.wire)
-            if request is not None and request.serves:
-                request.serve()
-            return ticket.state is not State.WAITING or run(self._wait(ticket, request))
+            if request is not None:
+                if request.serves:
+                    request.serve()
+                if ticket.state is State.WAITING:
+                    request.block()
+            elif ticket.wakeup is not None:
+                ticket.wakeup.sleep(ticket.deadline).block()
+            return ticket.state is not State.WAITING or self._came_to_nothing(ticket)
         except BaseException:
             self._leave(ticket)
             raise
@@ -106,16 +111,17 @@ class PostgresEngine(Engine):
     def acquire(self, ticket: Ticket) -> Flow[bool]:
         try:
             request = self._hub.join(ticket, ticket.wire)
-            return (yield from self._wait(ticket, request))
+            if request is not None:
+                yield request
+            elif (wakeup := ticket.wakeup) is not None:
+                yield wakeup.sleep(ticket.deadline)
+            return ticket.state is not State.WAITING or self._came_to_nothing(ticket)
         except BaseException:
             self._leave(ticket)
             raise
 
-    def _wait(self, ticket: Ticket, request: Try | None) -> Flow[bool]:
-        if request is not None:
-            yield request
-        elif (wakeup := ticket.wakeup) is not None:
-            yield wakeup.sleep(ticket.deadline)
+    def _came_to_nothing(self, ticket: Ticket) -> bool:
+        """The wait is over. True if the lock was granted in this last moment."""
         granted = self._leave(ticket)
         if isinstance(ticket.engine_state, BaseException) and not isinstance(ticket.engine_state, Busy):
             raise ticket.engine_state

@@ -8,7 +8,7 @@ A task leaves the work to the courier.
 
 from __future__ import annotations
 
-from collections.abc import Coroutine, Sequence
+from collections.abc import Awaitable, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
@@ -80,7 +80,7 @@ class Request:
             if self.sleeps:  # left at the deadline, or by Ctrl-C
                 self._hub.nobody_sleeps(self)
 
-    def suspend(self) -> Coroutine[Any, Any, Any]:
+    def suspend(self) -> Awaitable[Any]:
         if self.serves:
             self._hub.serve_task(self)
         assert self.wakeup is not None  # woken when it is settled
@@ -150,7 +150,7 @@ class Ask(Request):
         self._hub.enqueue(self, None, anywhere=self._anywhere)
         super().block()
 
-    def suspend(self) -> Coroutine[Any, Any, Any]:
+    def suspend(self) -> Awaitable[Any]:
         if self.wakeup is None:
             self.wakeup = wakeup = TaskWakeup()
             self._hub.enqueue(self, wakeup.loop, anywhere=self._anywhere)
