@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
