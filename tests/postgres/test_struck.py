@@ -89,7 +89,7 @@ def test_a_thread_that_comes_late_to_its_duty_leaves_it_to_who_has_it_now(
     url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     locks = Locks.from_url(url, max_connections=1)
-    gone, back, join = threading.Event(), threading.Event(), Hub.join
+    gone, back, seen, join = threading.Event(), threading.Event(), threading.Event(), Hub.join
     with locks.hold("other"):  # so that the courier watches
         hub = hub_of(locks)
         (connection,) = hub.shared
@@ -104,6 +104,7 @@ def test_a_thread_that_comes_late_to_its_duty_leaves_it_to_who_has_it_now(
         def work() -> None:
             with locks.hold("k"):
                 inside.set()
+                assert seen.wait(PATIENCE)
 
         monkeypatch.setattr(Hub, "join", late)
         inside, thread = threading.Event(), threading.Thread(target=work)
@@ -114,6 +115,7 @@ def test_a_thread_that_comes_late_to_its_duty_leaves_it_to_who_has_it_now(
         back.set()
         assert inside.wait(PATIENCE)
         kept = connection.duty
+        seen.set()
         hub.end_duty(connection)
         thread.join(PATIENCE)
         assert kept
