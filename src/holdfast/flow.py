@@ -120,12 +120,16 @@ class TaskWakeup:
             if _bells.get(id(self.loop)) is bell:
                 return True
             # It has rung meanwhile, and may have been emptied before this one came.
-        bell = _bells[id(self.loop)] = _Bell()
+        bell = _Bell()
         bell.due.append(self)
         try:
+            _bells[id(self.loop)] = bell
             self.loop.call_soon_threadsafe(bell.rouse_all)
         except RuntimeError:  # closed in this very moment
             return False
+        except BaseException:  # Ctrl-C: nobody may rely on a bell that does not ring
+            _bells.pop(id(self.loop), None)
+            raise
         return True
 
     def sleep(self, deadline: Deadline) -> Effect:
@@ -188,8 +192,9 @@ _dozings: WeakValueDictionary[int, _Dozing] = WeakValueDictionary()
 def _dozing_in(loop: AbstractEventLoop) -> _Dozing:
     dozing = _dozings.get(id(loop))
     if dozing is None:
-        dozing = _dozings[id(loop)] = _Dozing()
+        dozing = _Dozing()
         loop.call_later(_DOZE, dozing.set_alarms)
+        _dozings[id(loop)] = dozing  # last: nobody may rely on one that Ctrl-C kept from its timer
     return dozing
 
 

@@ -6,6 +6,7 @@ import gc
 import logging
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -249,7 +250,14 @@ class TestExclusive:
         assert calls == []
         assert (skips(), raises(), waits()) == ("ran", "ran", "ran")
 
+    def test_a_fixed_key_asks_for_nothing_that_an_engine_may_lack(self, tmp_path: Path) -> None:
+        locks = Locks.from_url(tmp_path.as_uri())  # its locks have no owner of the caller's choice
+        assert locks.exclusive("job")(lambda: "ran")() == "ran"
+        assert locks.exclusive("job", unavailable="proceed")(lambda: "ran")() == "ran"
+
     def test_mistakes_are_told_when_decorating(self) -> None:
+        with pytest.raises(InvalidOption, match="unavailable="):
+            self.locks.exclusive("a", unavailable="ignore")  # type: ignore[call-overload]
         with pytest.raises(InvalidKey, match="no parameter user"):
             self.locks.exclusive("sync:{user}")(lambda user_id: None)
         with pytest.raises(InvalidOption, match="busy="):

@@ -68,8 +68,9 @@ class AsyncBlock:
         """Releases, unless that was done; returns what the block is to end with."""
         if self._body is None:
             return error
-        ending, ticket = self._body.end(error), self._ticket
+        ending, ticket = error, self._ticket
         try:
+            ending = self._body.end(error)
             if not BLOCKS and not self._client.can_wait(ticket, error):
                 self._client.let_go(ticket)
             elif ticket.held:
@@ -83,6 +84,9 @@ class AsyncBlock:
             if ending is None:
                 return failure
             ending.add_note(f"(and the release failed: {failure})")
+        except BaseException:
+            self._client.let_go(ticket)  # if Ctrl-C struck before it was released
+            raise
         return ending
 
     async def __aexit__(

@@ -206,9 +206,8 @@ class AsyncLocks:
         """
         template, wait = KeyTemplate(key), checked_busy(busy, wait)
         if not template.fields:
-            self._client.ticket(
-                self._client.key(key), wait, ttl, note, unavailable
-            )  # what is wrong with it is said here and now
+            # What is wrong with it is said here and now.
+            self._client.ticket(self._client.key(key), wait, ttl, note, None, unavailable)
 
         def decorate(function: Callable[P, Awaitable[T]]) -> Callable[P, Coroutine[Any, Any, T | None]]:
             check_function(function)

@@ -95,14 +95,25 @@ class Queues(Late):
         if queue is None or queue.holder is not ticket:
             return
         while queue.waiting:
-            heir, _ = queue.waiting.popitem(last=False)
-            assert heir.wakeup is not None
-            if heir.wakeup.wake():  # it cannot look at its state before this mutex is free again
-                self.grant(heir)
-                queue.holder = heir
-                heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
+            heir = next(iter(queue.waiting))
+            try:
+                handed = self._hand_to(heir, queue)
+            except BaseException:  # Ctrl-C: the heir has its place to lose, and a second time does no harm
+                self._hand_to(heir, queue)
+                raise
+            if handed:
                 return
         del self._by_wire[ticket.wire]
+
+    def _hand_to(self, heir: Ticket, queue: Queue) -> bool:
+        # It cannot look at its state before this mutex is free again. Without a wakeup it was woken before.
+        woken = heir.wakeup is None or heir.wakeup.wake()
+        queue.waiting.pop(heir, None)
+        if woken:
+            self.grant(heir)
+            queue.holder = heir
+            heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
+        return woken
 
     def holder(self, wire: Hashable) -> Ticket | None:
         queue = self._by_wire.get(wire)

@@ -82,11 +82,11 @@ class Answers:
         line = request.line
         connection.lines.pop(line.key, None)
         line.connection, line.wanted = None, False
-        request.finish(was_held)
+        if not line.waiting and self.lines.by_key.get(line.key) is line:
+            del self.lines.by_key[line.key]
+        request.finish(was_held)  # not before: who is struck by Ctrl-C in here leaves no line behind
         if line.waiting:
             self._want_or_drop(line)
-        elif self.lines.by_key.get(line.key) is line:
-            del self.lines.by_key[line.key]
 
     def _got(self, connection: LockConnection, line: Line, answer: bytes | None) -> None:
         connection.lines[line.key] = line

@@ -96,8 +96,8 @@ class LockConnection:
         """One batch in this thread, which has the duty. Left at the deadline, or by Ctrl-C, the courier ends it."""
         here = get_ident()
         try:
-            self.served_by = here
-            request.serves = False
+            if not self.hub.claim(request, here):
+                return
             if self.broken is not None or (self.trip is None and self._serve_alone(request)):
                 return
             self.trip = self.trip or self.serve()

@@ -7,10 +7,12 @@ from threading import get_ident
 from typing import Any
 
 from ...errors import BackendUnavailable
-from ...flow import ThreadWakeup
+from ...flow import ThreadWakeup, Wakeup
 from ...owner import running_loop
+from ...ticket import State, Ticket
 from .answers import Answers
 from .connection import LockConnection
+from .lines import Line
 from .opening import Opener
 from .pilot import Pilot
 from .requests import Request, Try
@@ -48,17 +50,25 @@ class Duty(Answers):
     def least_busy(self) -> LockConnection | None:
         return min(self.shared, key=lambda connection: len(connection.pending) + connection.duty, default=None)
 
+    def is_asked_for(self, line: Line) -> bool:
+        """Whether a line that has just been made is on its way to the server."""
+        return (
+            line in self.wishes.polled
+            or line.waits_on is not None
+            or any(request.line is line for connection in self.shared for request in connection.pending)
+        )
+
     def queue(self, request: Request, connection: LockConnection | None) -> None:
         if connection is None or connection.broken is not None:
             self._no_connection_for(request)
             return
         request.connection = connection
-        connection.pending.append(request)
         if connection.duty:
             request.sleeps = isinstance(request.wakeup, ThreadWakeup)
             self.courier.watch()  # should whoever has the duty have been struck by Ctrl-C before it could begin
         else:
             connection.duty = request.serves = True
+        connection.pending.append(request)  # last: what Ctrl-C keeps out of here has not been asked
 
     def _no_connection_for(self, request: Request) -> None:
         if isinstance(request, Try):
@@ -88,6 +98,25 @@ class Duty(Answers):
         if connection.waits and not connection.lines:
             self.wishes.now_idle(connection)
 
+    def arm(self, ticket: Ticket) -> Wakeup | None:
+        """For a thread that has made its round trip and has to wait on. None if it need not."""
+        with self.mutex:
+            return ticket.arm() if ticket.state is State.WAITING and ticket.engine_state is None else None
+
+    def try_polled(self) -> None:
+        with self.mutex:
+            connection = self.least_busy()
+            if connection is None:
+                self.opener.begin(waits=False)
+            elif not connection.duty:  # else it may still be busy with the last such batch
+                self.wishes.try_polled_on(connection)
+
+    def arm_late(self, request: Request) -> None:
+        """For a thread that was to serve its request itself, and now waits for another to do so."""
+        with self.mutex:
+            if not request.done:
+                request.wakeup = ThreadWakeup()
+
     def must_not_wait(self, connection: LockConnection | None) -> bool:
         """Whether this very thread is the one that would have to do what is waited for.
 
@@ -97,19 +126,39 @@ class Duty(Answers):
         here = get_ident()
         return here == self.courier.ident or (connection is not None and connection.served_by == here)
 
-    def takes_over(self, connection: LockConnection | None) -> bool:
+    def takes_over(self, request: Request) -> bool:
         """For a thread that is about to sleep: True if its own event loop, which it stops by that, has the duty.
 
         Then it is the thread's.
         """
-        pilot = connection.pilot if connection is not None else None
-        return pilot is not None and pilot.serves and pilot.loop is running_loop() and pilot.retire()
+        pilot = request.connection.pilot if request.connection is not None else None
+        if pilot is None or not pilot.serves or pilot.loop is not running_loop():
+            return False
+        with self.mutex:
+            request.serves = pilot.retire()
+            return request.serves
 
     def accept_duty(self, request: Request) -> LockConnection | None:
         """The connection that a woken thread was offered to serve, if it was woken for that."""
         with self.mutex:
-            offered, request.offered = request.offered, False
-            return request.connection if offered else None
+            request.serves, request.offered = request.offered, False
+            return request.connection if request.serves else None
+
+    def claim(self, request: Request, by: int = 0) -> bool:
+        """Whether the caller still has the duty that came with its request.
+
+        One that was kept from it for long is taken for gone, and the courier has begun in its place.
+        """
+        with self.mutex:
+            claimed, request.serves = request.serves, False
+            if claimed and request.connection is not None:
+                request.connection.served_by = by
+            return claimed
+
+    def revoke(self, connection: LockConnection) -> None:
+        """Under the mutex: whoever has the duty and did not begin has it no more."""
+        for request in connection.pending:
+            request.serves = False
 
     def nobody_sleeps(self, request: Request) -> None:
         """The thread that made the request has gone away: it cannot be offered the duty, and passes on what it was."""
@@ -124,12 +173,14 @@ class Duty(Answers):
         """For a task that found the connection free, and so has its duty: its loop's pilot does it, or the courier."""
         connection = request.connection
         assert connection is not None
-        request.serves = False
-        pilot = connection.pilot
-        if pilot is None or not pilot.is_for(request.wakeup) or not pilot.begin():
-            self.drive_soon(connection)
-        else:
-            self.courier.watch()
+        with self.mutex:
+            pilot = connection.pilot
+            if not self.claim(request):
+                return
+            if pilot is None or not pilot.is_for(request.wakeup) or not pilot.begin():
+                self.drive_soon(connection)
+            else:
+                self.courier.watch()
 
     def drive_soon(self, connection: LockConnection) -> None:
         """Leaves the connection, and its duty, to its courier."""

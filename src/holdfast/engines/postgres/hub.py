@@ -130,24 +130,29 @@ class Hub(Duty):
                     line.add(ticket, self)
                 return None
             by_key[key] = line = Line(key)
-            line.wanted, line.asks = True, self
-            if ticket.new_wakeup is ThreadWakeup:
-                connection = self.choose(None)
-                if connection is not None and not connection.duty:
-                    line.taker = ticket  # its own thread makes the round trip: nobody has to wake it
-            else:
-                connection = self.choose(running_loop())
-            if line.taker is None:
-                ticket.arm()
-                line.add(ticket, self)
-            request = Try(self, line, ticket)
-            self.queue(request, connection)
+            try:
+                request = self._ask_for(line, ticket)
+            except BaseException:  # Ctrl-C. In a line for which nobody asks one would wait for ever
+                if not self.is_asked_for(line):
+                    del by_key[key]
+                raise
             return request
 
-    def arm(self, ticket: Ticket) -> Wakeup | None:
-        """For a thread that has made its round trip and has to wait on. None if it need not."""
-        with self.mutex:
-            return ticket.arm() if ticket.state is State.WAITING and ticket.engine_state is None else None
+    def _ask_for(self, line: Line, ticket: Ticket) -> Try:
+        """For a new line and its first ticket."""
+        line.wanted, line.asks = True, self
+        if ticket.new_wakeup is ThreadWakeup:
+            connection = self.choose(None)
+            if connection is not None and not connection.duty:
+                line.taker = ticket  # its own thread makes the round trip: nobody has to wake it
+        else:
+            connection = self.choose(running_loop())
+        if line.taker is None:
+            ticket.arm()
+            line.add(ticket, self)
+        request = Try(self, line, ticket)
+        self.queue(request, connection)
+        return request
 
     def leave(self, ticket: Ticket, key: Any) -> bool:
         """Ends the ticket's wait. True if it has been granted the lock meanwhile."""
@@ -160,6 +165,9 @@ class Hub(Duty):
             line = self.lines.by_key.get(key)
             if line is not None and line.taker is ticket:
                 line.taker = None  # what is asked for it comes to the next in line, or is given back
+                self.courier.watch()  # should it have been struck by Ctrl-C before it could ask
+                if not line.wanted:  # or amid the answer
+                    self._want_or_drop(line)
             elif line is not None and line.waiting.pop(ticket, None) is not None and not line.waiting:
                 if line.asks is not None:
                     line.asks.wishes.withdraw(line)
@@ -183,18 +191,22 @@ class Hub(Duty):
                 line.handovers += 1
                 if line.hand_to_next(self):
                     return None
-            line.holder = None
-            line.wanted = True
             request = Unlock(self, line)
             if wakeup is not None and (line.connection.duty or wakeup is not ThreadWakeup):
                 request.wakeup = wakeup()
-            self.queue(request, line.connection)
+            try:
+                line.holder, line.wanted = None, True
+                self.queue(request, line.connection)
+            except BaseException:  # Ctrl-C, who comes back with this ticket
+                if request not in line.connection.pending:
+                    line.holder, line.wanted = ticket, False
+                raise
             return request
 
     def give_back(self, ticket: Ticket, key: Any) -> None:
         """Releases without anybody waiting for it."""
         request = self.release(ticket, key, None)
-        if request is not None and request.serves and request.connection is not None:
+        if request is not None and request.connection is not None and self.claim(request):
             self.drive_soon(request.connection)
 
     def enqueue(self, request: Ask, loop: Any, *, anywhere: bool) -> None:
@@ -203,14 +215,6 @@ class Hub(Duty):
 
     def unlock_soon(self, connection: LockConnection, line: Line) -> None:
         self.serve_soon(connection, Unlock(self, line))
-
-    def try_polled(self) -> None:
-        with self.mutex:
-            connection = self.least_busy()
-            if connection is None:
-                self.opener.begin(waits=False)
-            elif not connection.duty:  # else it may still be busy with the last such batch
-                self.wishes.try_polled_on(connection)
 
     # Loss
 
@@ -265,6 +269,8 @@ class Hub(Duty):
                 connection.duty = True
             stuck = [connection for connection in self.shared if connection.pilot and connection.pilot.is_stuck()]
             left_alone = [connection for connection in connections if connection.is_left_alone()]
+            for connection in left_alone:
+                self.revoke(connection)
         for connection in idle:
             self.look_at(connection)
         for connection in stuck:

@@ -90,17 +90,28 @@ class Line:
         Not to one of another hub: it would lose the lock when this hub is closed.
         """
         while self.waiting and next(iter(self.waiting.values())) is hub:
-            heir, _ = self.waiting.popitem(last=False)
-            # It cannot look at its state before the mutex is free again. Who has no wakeup is awake: a former taker.
-            if heir.wakeup is None or heir.wakeup.wake():
-                heir.granted(fence=None if self.fence is None else self.fence + self.handovers)
-                heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
-                self.holder = heir
-                if not self.waiting:
-                    self.waiting = _NOBODY
+            heir = next(iter(self.waiting))
+            try:
+                handed = self._hand_to(heir)
+            except BaseException:  # Ctrl-C: the heir has its place to lose, and a second time does no harm
+                self._hand_to(heir)
+                raise
+            if handed:
                 return True
         self.holder = None
         return False
+
+    def _hand_to(self, heir: Ticket) -> bool:
+        # It cannot look at its state before the mutex is free again. Who has no wakeup is awake: a former taker.
+        woken = heir.wakeup is None or heir.wakeup.wake()
+        self.waiting.pop(heir, None)
+        if woken:
+            heir.granted(fence=None if self.fence is None else self.fence + self.handovers)
+            heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
+            self.holder = heir
+            if not self.waiting:
+                self.waiting = _NOBODY
+        return woken
 
     def add(self, ticket: Ticket, hub: Hub) -> None:
         if self.waiting is _NOBODY:

@@ -27,6 +27,8 @@ class Pilot:
         self.steps_seen = -1
         """What ``steps`` was when the courier last looked."""
         self.reading = False
+        self._able = True
+        """Whether the loop can look at a socket: not every kind can."""
         self._connection = connection
         self._stepping = Lock()
 
@@ -37,8 +39,10 @@ class Pilot:
     def begin(self) -> bool:
         """Takes the connection's duty over, for a batch: all that the loop's tasks ask for until it comes to it.
 
-        False if the loop is closed.
+        False if the loop is closed, or cannot.
         """
+        if not self._able:
+            return False
         self.serves = True
         try:
             here = running_loop() is self.loop
@@ -95,8 +99,20 @@ class Pilot:
                 raise
         else:
             if not self.reading:
-                self.reading = True
+                self._start_reading()
+
+    def _start_reading(self) -> None:
+        connection = self._connection
+        with connection.hub.mutex:  # or it could be closed by another thread, and its number be another's
+            if connection.broken is not None:
+                return
+            try:
                 self.loop.add_reader(connection.socket, self._step)
+            except NotImplementedError:
+                self._able = self.serves = False
+                connection.hub.drive_soon(connection)
+            else:
+                self.reading = True
 
     def _heed(self) -> None:
         """The server has said something unasked, or an answer has come that somebody else waits for."""

@@ -66,7 +66,7 @@ class Request:
             self.serve()
         try:
             while not self.settled and not self.deadline.passed:
-                if self._hub.takes_over(self.connection):
+                if self._hub.takes_over(self):
                     assert self.connection is not None
                     self.connection.serve_in_thread(self)
                     continue
@@ -120,6 +120,13 @@ class Unlock(Request):
     def __init__(self, hub: Hub, line: Line) -> None:
         self._hub = hub
         self.line = line
+
+    def block(self) -> None:
+        if self.serves:
+            self.serve()
+        if self.wakeup is None:
+            self._hub.arm_late(self)
+        super().block()
 
     @cached_property
     def deadline(self) -> Deadline:  # type: ignore[override]
