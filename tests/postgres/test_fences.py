@@ -30,7 +30,7 @@ def minted(db: psycopg.Connection[Any]) -> int:
 
 
 def waiting_here(locks: Locks) -> int:
-    (holder,) = locks.holders()
+    (holder,) = [holder for holder in locks.holders() if holder.here]
     return holder.waiting or 0
 
 

@@ -412,3 +412,10 @@ def test_what_killed_processes_left_is_swept(leases: str, key: str, db: psycopg.
     with Locks.from_url(f"{leases}&application_name={os.getpid()}") as locks, locks.hold(f"{key}-other"):
         left = db.execute("select from holdfast.lease where name = %s", (f"key:{key}",)).fetchall()
         assert left == []
+
+
+def test_the_lock_by_which_a_mailbox_lives_is_no_holder(leases: str, url: str, key: str) -> None:
+    with Locks.from_url(leases) as locks, locks.hold(key), Locks.from_url(url) as advisory:
+        assert [holder.key for holder in advisory.holders() if holder.key.startswith("ns:97:")] == []
+        with advisory.hold(97, 1):
+            pass

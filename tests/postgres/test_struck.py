@@ -51,12 +51,11 @@ def test_a_key_whose_taker_was_struck_can_be_taken(url: str, monkeypatch: pytest
             pass
 
 
-@pytest.mark.parametrize("place", ["queue", "unlocked"])
-def test_a_key_whose_holder_was_struck_can_be_taken(url: str, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
+def test_a_key_whose_holder_was_struck_can_be_taken(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     with Locks.from_url(url) as locks:
         block = locks.hold("k")
         block.__enter__()
-        strike_once(monkeypatch, Duty, place)
+        strike_once(monkeypatch, Duty, "queue")
         with pytest.raises(KeyboardInterrupt):
             block.__exit__(None, None, None)
         with locks.hold("k", wait=3):

@@ -68,7 +68,7 @@ class LockConnection:
         """Who drives it in that loop."""
         self.trip: Trip | None = None
         self._sent: Request | None = None
-        """The request of a thread that serves just itself, from when it is sent to when it is answered."""
+        """The request of a thread that serves just itself, until it is answered."""
         self.left: Request | None = None
         """What was first in turn when the courier last looked, and nobody was seen to serve it."""
         self.broken: BaseException | None = None
@@ -134,8 +134,8 @@ class LockConnection:
         pending.popleft()
         self.in_flight = (request,)
         pg, attempts = self.pg, type(request) is Try
+        self._sent = request  # before it is: should Ctrl-C strike in between, there is no answer, and that is found out
         pg.send_query_prepared(line.form.attempt if attempts else line.form.unlock, line.parameters)
-        self._sent = request
         # Most answers come at once: only then is it asked how long to wait for one.
         if not self._poll.poll(_AT_ONCE) and not self.readable(request.deadline):
             self.trip = self._rest_of(request)

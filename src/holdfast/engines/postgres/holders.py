@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 from ...keys import PgKey
 from ...ticket import Ticket
 from ..base import Holder
+
+
+_MAILBOXES: Final = 97
+"""The namespace of the locks by which processes that use the lease table show that they live: nobody's writers."""
 
 
 class LockRow(NamedTuple):
@@ -41,7 +45,7 @@ def holders_from(
 ) -> list[Holder]:
     holders = []
     for row in rows:
-        if not row.granted:
+        if not row.granted or row.key.classid == _MAILBOXES:
             continue
         ticket, waiting_here = here.get(row.key, (None, 0))
         elsewhere = sum(other.key == row.key and not other.granted for other in rows)
