@@ -9,7 +9,6 @@ from ...keys import PgKey
 from ...ticket import Ticket
 from ..base import Holder
 
-
 _MAILBOXES: Final = 97
 """The namespace of the locks by which processes that use the lease table show that they live: nobody's writers."""
 
