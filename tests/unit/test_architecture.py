@@ -22,7 +22,7 @@ LAYERS = [
     ["owner"],
     ["flow"],
     ["ticket", "token"],
-    ["order"],
+    ["order", "reentry"],
     ["engines"],
     ["schema"],
     ["options"],

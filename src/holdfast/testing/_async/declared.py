@@ -109,6 +109,49 @@ class AsyncDetaching(AsyncPart):
                 locks.attach("not a token")
 
     @asynchronous
+    async def test_a_detached_lock_is_released_by_its_token_once_and_by_no_other(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            async with locks.hold(key) as held:
+                stale = await held.detach()
+            assert await locks.release_detached(stale)
+            assert not await locks.release_detached(stale)  # free
+            async with locks.hold(key) as held:
+                assert not await locks.release_detached(stale)
+                held.check()
+                token = await held.detach()
+            assert not await locks.release_detached(stale)  # detached anew
+            assert not await is_free(locks, key)
+            async with Crew() as crew:
+                waiter = crew.start(locks.hold(key).__aenter__)
+                await until_waiting(locks, key, 1)
+                assert await locks.release_detached(token)
+                heir = await waiter.result()  # woken by it
+                assert not await locks.release_detached(token)
+                await heir.release()
+            assert await is_free(locks, key)
+
+    @asynchronous
+    async def test_one_lock_is_looked_up_among_others(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            assert await locks.holder(key) is None
+            async with locks.hold(f"{key}-other"), locks.hold(key, note="why") as held:
+                found = await locks.holder(key)
+                assert found is not None and (found.key, found.note) == (str(held.key), "why")
+                assert found in await locks.holders()
+            assert await locks.holder(key) is None
+
+    @asynchronous
+    async def test_a_retried_step_finds_its_lock_also_after_its_token_was_taken_up(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            async with locks.hold(key, owner="turn-17") as held:
+                token = await held.detach()
+            async with locks.attach(token) as taken_up:
+                token = await taken_up.detach()
+            async with locks.hold(key, owner="turn-17", wait=0):
+                assert not await locks.release_detached(token)
+            assert await is_free(locks, key)
+
+    @asynchronous
     async def test_an_owner_gets_its_own_lock_back_at_once_and_its_older_handle_is_told(
         self, target: str, key: str
     ) -> None:

@@ -110,6 +110,49 @@ class Detaching(Part):
                 locks.attach("not a token")
 
     @synchronous
+    def test_a_detached_lock_is_released_by_its_token_once_and_by_no_other(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            with locks.hold(key) as held:
+                stale = held.detach()
+            assert locks.release_detached(stale)
+            assert not locks.release_detached(stale)  # free
+            with locks.hold(key) as held:
+                assert not locks.release_detached(stale)
+                held.check()
+                token = held.detach()
+            assert not locks.release_detached(stale)  # detached anew
+            assert not is_free(locks, key)
+            with Crew() as crew:
+                waiter = crew.start(locks.hold(key).__enter__)
+                until_waiting(locks, key, 1)
+                assert locks.release_detached(token)
+                heir = waiter.result()  # woken by it
+                assert not locks.release_detached(token)
+                heir.release()
+            assert is_free(locks, key)
+
+    @synchronous
+    def test_one_lock_is_looked_up_among_others(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            assert locks.holder(key) is None
+            with locks.hold(f"{key}-other"), locks.hold(key, note="why") as held:
+                found = locks.holder(key)
+                assert found is not None and (found.key, found.note) == (str(held.key), "why")
+                assert found in locks.holders()
+            assert locks.holder(key) is None
+
+    @synchronous
+    def test_a_retried_step_finds_its_lock_also_after_its_token_was_taken_up(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            with locks.hold(key, owner="turn-17") as held:
+                token = held.detach()
+            with locks.attach(token) as taken_up:
+                token = taken_up.detach()
+            with locks.hold(key, owner="turn-17", wait=0):
+                assert not locks.release_detached(token)
+            assert is_free(locks, key)
+
+    @synchronous
     def test_an_owner_gets_its_own_lock_back_at_once_and_its_older_handle_is_told(self, target: str, key: str) -> None:
         with open_locks(target) as locks, open_locks(target) as others:
             told = Flag()
