@@ -1,4 +1,7 @@
-"""A process that takes session locks on command: ``python member.py URL``. One line in, one line out, both JSON."""
+"""A process that takes session locks on command: ``python member.py URL``. One line in, one line out, both JSON.
+
+And what tests of several of them wait for.
+"""
 
 import asyncio
 import json
@@ -6,11 +9,13 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import AsyncExitStack
+import time
+from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
 from holdfast import LockError, SessionLock
+from holdfast.testing import PATIENCE
 
 
 class Member:
@@ -57,21 +62,44 @@ class Member:
         self._process.wait()
 
 
+async def until(condition: Callable[[], Any], what: str) -> None:
+    deadline = time.monotonic() + PATIENCE
+    while True:
+        outcome = condition()
+        if await outcome if asyncio.iscoroutine(outcome) else outcome:
+            return
+        assert time.monotonic() < deadline, what
+        await asyncio.sleep(0.002)
+
+
+async def until_waiting(lock: SessionLock, session_key: str, number: int) -> None:
+    async def waiting() -> bool:
+        holder = await lock.locks.holder(lock.key(session_key))
+        return holder is not None and holder.waiting == number
+
+    await until(waiting, f"{number} waiters")
+
+
 async def main(url: str) -> None:
     lock = SessionLock(url, lock_timeout=1)
-    stack = AsyncExitStack()
-    held: Any = None
+    turn: Any = None
+    leave = asyncio.Event()
+
+    async def take_turn(key: str, wait: float, fence: asyncio.Future[int | None]) -> None:
+        async with lock.acquire(key, wait) as held:
+            fence.set_result(held and held.fence)
+            await leave.wait()
 
     async def obey(verb: str, *words: Any) -> Any:
-        nonlocal held, stack
+        nonlocal turn
         match verb:
-            case "acquire":
-                key, wait = words
-                held = await stack.enter_async_context(lock.acquire(key, wait))
-                return held and held.fence
+            case "acquire":  # in a task of its own: a loss cancels it
+                fence = asyncio.get_running_loop().create_future()
+                turn = asyncio.create_task(take_turn(*words, fence))
+                return await fence
             case "leave":
-                leaving, stack = stack, AsyncExitStack()
-                await leaving.aclose()
+                leave.set()
+                await turn
                 return "left"
             case "extend":
                 return await lock.extend(*words)

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio
-from member import Member
+from member import Member, until, until_waiting
 
 from holdfast import (
     AsyncHeld,
@@ -27,26 +27,8 @@ from holdfast.testing import PATIENCE
 NewMember = Callable[[str], Member]
 
 
-async def until(condition: Callable[[], Any], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while True:
-        outcome = condition()
-        if await outcome if asyncio.iscoroutine(outcome) else outcome:
-            return
-        assert time.monotonic() < deadline, what
-        await asyncio.sleep(0.002)
-
-
 def run(test: Any) -> None:
     asyncio.run(asyncio.wait_for(test, 3 * PATIENCE))
-
-
-async def until_waiting(lock: SessionLock, session_key: str, number: int) -> None:
-    async def waiting() -> bool:
-        holder = await lock.locks.holder(lock.key(session_key))
-        return holder is not None and holder.waiting == number
-
-    await until(waiting, f"{number} waiters")
 
 
 # The two tests of the document that this lock was described in.
@@ -294,13 +276,13 @@ def test_a_loss_cancels_the_body_and_is_raised_at_its_end(url: str, session_key:
         async with SessionLock(url) as lock, SessionLock(url) as operator:
             with pytest.raises(LockLost):
                 async with lock.acquire(session_key):
-                    assert await operator.force_release(session_key)
+                    forced = asyncio.create_task(operator.force_release(session_key))
                     try:
                         await asyncio.sleep(PATIENCE)
                     except asyncio.CancelledError:
                         cancelled = True
                         raise
-            assert cancelled
+            assert cancelled and await forced
             async with lock.acquire(session_key, 0) as again:
                 assert again
 
