@@ -223,12 +223,12 @@ class LeaseEngine(Engine):
 
     def extend_detached(self, key: Key, secret: str, ttl: float) -> Flow[bool]:
         # Not the backend's `extend`, by which a holder also says where it is to be told.
-        return (yield from self._backend.detach(key.text, secret, ttl, Deadline.after(ANSWER_SECONDS)))
+        return (yield from self._backend.detach(key.text, _sendable(secret), ttl, Deadline.after(ANSWER_SECONDS)))
 
     def release_detached(self, key: Key, secret: str) -> Flow[bool]:
         asked_at = monotonic()
         try:
-            released = yield from self._backend.release(key.text, secret, Deadline.after(ANSWER_SECONDS))
+            released = yield from self._backend.release(key.text, _sendable(secret), Deadline.after(ANSWER_SECONDS))
         except BaseException:
             self._house.ask_again_for(key.text)
             raise
@@ -269,3 +269,8 @@ class LeaseEngine(Engine):
 
     def __repr__(self) -> str:
         return f"{self.scheme}://…"
+
+
+def _sendable(secret: str) -> str:
+    """As it is, if it is one that ``new_token`` made; else something that no lock has, and that any server takes."""
+    return secret.encode("ascii", "replace").decode().replace("\0", "?")
