@@ -14,7 +14,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from holdfast import LockError, SessionLock
+from holdfast import LockError, SessionLock, check_session_lock_health
 from holdfast.testing import PATIENCE
 
 
@@ -111,6 +111,14 @@ async def main(url: str) -> None:
                 return asdict(await lock.acquire_detached(key, 0, owner=owner, lock_timeout=seconds))
             case "release":
                 return await lock.release(*words)
+            case "probe for ever":
+
+                async def never(*key: Any) -> None:
+                    print(json.dumps("amid"), flush=True)
+                    await asyncio.Event().wait()
+
+                lock.locks.holder = never  # type: ignore[assignment]
+                return await check_session_lock_health(lock, timeout=PATIENCE)
             case "append":
                 key, path, times = words
                 for _ in range(times):

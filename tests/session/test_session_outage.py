@@ -197,16 +197,18 @@ def test_parallel_probes_of_one_process_all_say_healthy(url: str) -> None:
 
 
 def test_a_prober_that_died_or_stands_still_makes_nobody_unhealthy(
-    url: str, session_key: str, new_member: Callable[[str], Member]
+    url: str, new_member: Callable[[str], Member]
 ) -> None:
     async def main() -> None:
         async with SessionLock(url) as lock:
-            assert await check_session_lock_health(lock)
-            # Whatever locks others left, held or not: a turn, a probe.
-            dead = new_member(url)
-            assert await dead.ask_async("acquire", "health:0123456789abcdef", 0)
-            dead.stop()
-            assert await check_session_lock_health(lock, timeout=PATIENCE)
+            dead, paused = new_member(url), new_member(url)
+            for member in (dead, paused):
+                assert await member.ask_async("probe for ever") == "amid"
+            dead.kill()
+            paused.stop()
+            left = [held for held in await lock.locks.holders() if "health" in held.key]
+            assert len(left) == 2  # and there they are for seconds
+            assert await check_session_lock_health(lock, timeout=2)
 
     run(main())
 
@@ -229,6 +231,19 @@ def test_an_outage_is_unhealthy_and_said_in_time(
             assert loop.time() - began < 2
         finally:
             os.kill(server, signal.SIGCONT)
+        holder, began = lock.locks.holder, loop.time()
+
+        async def stall(*key: Any) -> Any:
+            os.kill(server, signal.SIGSTOP)
+            return await holder(*key)
+
+        lock.locks.holder = stall  # type: ignore[method-assign]  # the lock is taken, and then there is no answer any more
+        try:
+            assert await check_session_lock_health(lock, timeout=0.3) is False
+            assert loop.time() - began < 2
+        finally:
+            os.kill(server, signal.SIGCONT)
+        del lock.locks.holder
         assert await check_session_lock_health(lock, timeout=PATIENCE) is True
         await lock.close()
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ...errors import InvalidOption, LockLost, NotHeld, WouldDeadlock
 from ..child import Child
 from .crew import Crew, Flag, asynchronous, open_locks
-from .part import AsyncPart, is_free, until_waiting
+from .part import OVERRUN, AsyncPart, is_free, until_waiting
 
 
 class AsyncBetweenProcesses(AsyncPart):
@@ -124,8 +126,10 @@ class AsyncDetaching(AsyncPart):
             async with Crew() as crew:
                 waiter = crew.start(locks.hold(key).__aenter__)
                 await until_waiting(locks, key, 1)
+                released = time.monotonic()
                 assert await locks.release_detached(token)
-                heir = await waiter.result()  # woken by it
+                heir = await waiter.result()
+                assert time.monotonic() - released < OVERRUN  # woken by it
                 assert not await locks.release_detached(token)
                 await heir.release()
             assert await is_free(locks, key)

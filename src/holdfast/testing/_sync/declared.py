@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ...errors import InvalidOption, LockLost, NotHeld, WouldDeadlock
 from ..child import Child
 from .crew import Crew, Flag, open_locks, synchronous
-from .part import Part, is_free, until_waiting
+from .part import OVERRUN, Part, is_free, until_waiting
 
 
 class BetweenProcesses(Part):
@@ -125,8 +127,10 @@ class Detaching(Part):
             with Crew() as crew:
                 waiter = crew.start(locks.hold(key).__enter__)
                 until_waiting(locks, key, 1)
+                released = time.monotonic()
                 assert locks.release_detached(token)
-                heir = waiter.result()  # woken by it
+                heir = waiter.result()
+                assert time.monotonic() - released < OVERRUN  # woken by it
                 assert not locks.release_detached(token)
                 heir.release()
             assert is_free(locks, key)
