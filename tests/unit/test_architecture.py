@@ -99,6 +99,12 @@ def test_claims_load_no_driver_either() -> None:
     assert not loaded & {"psycopg", "sqlalchemy", "asyncpg", "asyncio"}
 
 
+def test_session_locks_load_no_driver_before_they_are_given_one() -> None:
+    loaded = {name.partition(".")[0] for name in loaded_by("import holdfast; holdfast.SessionLock")}
+    assert "asyncio" in loaded
+    assert not loaded & {"redis", "hiredis", "psycopg"}
+
+
 def test_using_the_sync_client_loads_no_asyncio() -> None:
     statement = "import holdfast\nwith holdfast.Locks.from_url('memory://').hold('a'): pass"
     assert "asyncio" not in loaded_by(f"exec({statement!r})")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from typing import Final
 from uuid import UUID
 
@@ -43,6 +44,11 @@ def lock_key(session_key: str, prefix: str) -> Key:
     """The lock of a session key, or of a lock key: what has the prefix already is not given it again."""
     if not isinstance(session_key, str):
         raise InvalidKey(f"{session_key!r} is no session key; build_session_key() makes one")
+    return _lock_key(session_key, prefix, current(SessionLockSettings).key_prefix)
+
+
+@lru_cache(maxsize=4096)
+def _lock_key(session_key: str, prefix: str, configured: str) -> Key:
     first, _, rest = session_key.partition(":")
     parts = session_key.count(":") + 1
     if first == prefix and parts == _PARTS:
@@ -52,7 +58,7 @@ def lock_key(session_key: str, prefix: str) -> Key:
         )
     if first == prefix and rest:
         return Key.prefixed(prefix, rest)
-    if parts == _PARTS + 1 and first in (SessionLockSettings.key_prefix, current(SessionLockSettings).key_prefix):
+    if parts == _PARTS + 1 and first in (SessionLockSettings.key_prefix, configured):
         raise InvalidKey(
             f"{session_key!r} has the prefix {first!r}, and this lock's is {prefix!r}; two names, two locks"
         )
