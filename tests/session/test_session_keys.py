@@ -1,6 +1,7 @@
 """What a conversation's lock is called."""
 
 import asyncio
+from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
 from uuid import UUID, uuid4
@@ -85,6 +86,20 @@ def test_a_key_that_could_name_two_locks_is_refused(redis_url: str, session_key:
 def test_a_part_that_is_missing_is_no_part(bad: Any) -> None:
     with pytest.raises(InvalidKey, match="channel"):
         build_lock_key(T, A, C, bad)
+
+
+def test_an_enum_of_channels_is_taken_by_its_value() -> None:
+    class Channel(str, Enum):  # noqa: UP042  the older way, whose text form has changed from version to version
+        WEB = "web"
+
+    class Modern(StrEnum):
+        WEB = "web"
+
+    class Tenant(IntEnum):
+        ACME = 7
+
+    for channel in (Channel.WEB, Modern.WEB, "web"):
+        assert build_session_key(Tenant.ACME, 2, "c", channel) == "7:2:c:web"
 
 
 def test_a_tenant_that_is_called_like_the_prefix_has_a_lock_of_its_own(redis_url: str) -> None:

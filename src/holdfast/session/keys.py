@@ -77,7 +77,9 @@ def _part(name: str, value: object) -> str:
     # None, most of all: its text would join all conversations that lack this part.
     if isinstance(value, bool) or not isinstance(value, str | int | UUID):
         raise InvalidKey(f"{name}={value!r}: give a string, a number or a UUID")
-    text = escape(str(value))
+    # By the type's own: what an enum of strings looks like as text depends on the version of Python.
+    plain = str.__str__(value) if isinstance(value, str) else value if isinstance(value, UUID) else int(value)
+    text = escape(str(plain))
     if not text:
         raise InvalidKey(f"{name} is empty")
     return text
