@@ -1,6 +1,7 @@
 """What a conversation's lock is called."""
 
 import asyncio
+import time
 from enum import Enum, IntEnum, StrEnum
 from pathlib import Path
 from typing import Any
@@ -108,15 +109,20 @@ def test_a_tenant_that_is_called_like_the_prefix_has_a_lock_of_its_own(redis_url
     assert str(lock.key(name)) == name == "sesslock:sesslock:a:b:web"
 
 
-def test_another_prefix_is_really_used(
+def test_what_is_configured_is_really_used(
     redis_url: str, db: Any, session_key: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    (tmp_path / "holdfast.toml").write_text("[session.lock]\nkey_prefix = 'turns'\ntimeout_seconds = 9\n")
+    (tmp_path / "holdfast.toml").write_text(
+        "[session.lock]\nkey_prefix = 'turns'\ntimeout_seconds = 9\nblocking_timeout_seconds = 0.2\n"
+    )
     settings.forget()
 
     async def main() -> None:
         async with SessionLock(redis_url) as lock:
             async with lock.acquire(session_key) as held:
+                began = time.monotonic()
+                assert not await asyncio.create_task(lock.acquire(session_key).__aenter__())
+                assert 0.2 <= time.monotonic() - began < 2
                 assert held and str(held.key) == f"turns:{session_key}" == build_lock_key(*session_key.split(":"))
                 assert 8000 < db.pttl(f"turns:{session_key}") <= 9000
                 assert await lock.is_locked(f"turns:{session_key}")
