@@ -36,6 +36,15 @@ if TYPE_CHECKING:
     from ._async.held import AsyncHeld
     from ._async.locks import AsyncLocks
     from .claims import RowClaim, claim, claim_row
+    from .session import (
+        DetachedLock,
+        MutexAcquisitionFailed,
+        SessionBusyError,
+        SessionLock,
+        build_lock_key,
+        build_session_key,
+        check_session_lock_health,
+    )
 
 __version__ = "0.1.0"
 
@@ -62,6 +71,14 @@ __all__ = [
     "claim",
     "claim_row",
     "RowClaim",
+    # one turn at a time in each conversation
+    "SessionLock",
+    "DetachedLock",
+    "SessionBusyError",
+    "MutexAcquisitionFailed",
+    "build_lock_key",
+    "build_session_key",
+    "check_session_lock_health",
     # keys
     "Key",
     "LockNamespace",
@@ -97,6 +114,13 @@ _ON_DEMAND = {
     "claim": "claims",
     "claim_row": "claims",
     "RowClaim": "claims",
+    "SessionLock": "session",
+    "DetachedLock": "session",
+    "SessionBusyError": "session",
+    "MutexAcquisitionFailed": "session",
+    "build_lock_key": "session",
+    "build_session_key": "session",
+    "check_session_lock_health": "session",
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from threading import Lock
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from . import fork, order
 from .deadline import Deadline, seconds
@@ -23,12 +23,10 @@ from .options import (
     checked_ttl,
     proceeds,
 )
-from .owner import Owner, current, holder_in_loop, running_loop
+from .owner import current, running_loop
+from .reentry import may_wait
 from .ticket import State, Ticket
 from .token import Token
-
-if TYPE_CHECKING:
-    from asyncio import AbstractEventLoop
 
 
 class Client:
@@ -113,7 +111,7 @@ class Client:
 
     def check_detachable(self) -> None:
         if not self.engine.capabilities.detachable:
-            raise self.engine.unsupported("attach()", NOT_DETACHABLE, None)
+            raise self.engine.unsupported("a token", NOT_DETACHABLE, None)
 
     # From the wait to the release
 
@@ -127,7 +125,9 @@ class Client:
         loop = running_loop()
         ticket.owner = owner = current(loop)
         # Who holds nothing can neither re-enter nor take locks in the wrong order.
-        if (owner.held or (loop is not None and self._blocks)) and not self._may_wait(ticket, owner, loop):
+        if (owner.held or (loop is not None and self._blocks)) and not may_wait(
+            ticket, owner, loop if self._blocks else None, self._order
+        ):
             return False
         self._register(ticket)
         return True
@@ -240,7 +240,29 @@ class Client:
         self._tickets.discard(ticket)
         return str(Token(ticket.key, secret))
 
+    # By a token, without taking the lock up
+
+    def extend_detached(self, token: str, ttl: float | Unset) -> Flow[bool]:
+        key, secret = self._detached(token)
+        checked = self._ttl if isinstance(ttl, Unset) else checked_ttl(self.engine, ttl, key)
+        yield from self._open(Deadline.after(DEFAULT_WAIT))
+        return (yield from self.engine.extend_detached(key, secret, DEFAULT_TTL if checked is None else checked))
+
+    def release_detached(self, token: str) -> Flow[bool]:
+        key, secret = self._detached(token)
+        yield from self._open(Deadline.after(DEFAULT_WAIT))
+        return (yield from self.engine.release_detached(key, secret))
+
+    def _detached(self, token: str) -> Token:
+        self.check_detachable()
+        key, secret = Token.parse(token)
+        return Token(self.key((key,)), secret)
+
     # For operators, and the end
+
+    def holder(self, key: Key) -> Flow[Holder | None]:
+        yield from self._open(Deadline.after(DEFAULT_WAIT))
+        return (yield from self.engine.holder(key))
 
     def holders(self) -> Flow[list[Holder]]:
         yield from self._open(Deadline.after(DEFAULT_WAIT))
@@ -286,36 +308,6 @@ class Client:
         if not self.engine.ready:
             yield from self.engine.open(deadline, self._new_wakeup)
 
-    def _may_wait(self, ticket: Ticket, owner: Owner, loop: AbstractEventLoop | None) -> bool:
-        """Judges re-entry, certain dead-locks and lock order. False for a try that finds its own lock."""
-        own = owner.held.get(ticket.lock)
-        if own is not None and own.held and not _taken_anew(ticket, own):
-            if not ticket.waits:
-                return False
-            raise WouldDeadlock(f"{ticket.key} is held by this very {owner.name} already", key=ticket.key)
-        if not ticket.waits:
-            return True
-        if owner.held and (others := list(owner.held.values())):  # a copy: another thread may evict
-            if ticket.wait is None:
-                raise WouldDeadlock(
-                    f"{ticket.key}: wait=None while {owner.name} holds {others[0].key}; a wait "
-                    "that holds other locks must have a limit: give wait= in seconds",
-                    key=ticket.key,
-                )
-            order.check(self._order, owner, ticket)
-        if (
-            self._blocks
-            and loop is not None
-            and (holder := holder_in_loop(loop, ticket.lock)) is not None
-            and not _taken_anew(ticket, holder.held.get(ticket.lock))
-        ):
-            raise WouldDeadlock(
-                f"{ticket.key} is held by {holder.name} of the event loop that this blocking call would stop; "
-                "use AsyncLocks here",
-                key=ticket.key,
-            )
-        return True
-
     def _register(self, ticket: Ticket) -> None:
         # In this order, and without a mutex: either ``close`` finds the ticket, or this finds the client closed.
         self._tickets.add(ticket)
@@ -330,11 +322,6 @@ class Client:
     def _start_afresh(self) -> None:
         self._mutex = Lock()
         self._tickets = set()
-
-
-def _taken_anew(ticket: Ticket, own: Ticket | None) -> bool:
-    """Whether the ticket would get the lock from ``own``, since both are of one owner that the caller chose."""
-    return own is not None and ticket.owner_text is not None and ticket.owner_text == own.owner_text
 
 
 def _log_unreleased(ticket: Ticket, error: BackendUnavailable) -> None:

@@ -6,6 +6,7 @@ vectors in tests/golden/keys.json hold these functions to what the first release
 
 from __future__ import annotations
 
+import re
 from enum import IntEnum
 from functools import lru_cache
 from hashlib import blake2b
@@ -40,26 +41,34 @@ KeyLike: TypeAlias = "Key | str | tuple[int, int]"
 class Key:
     """The name of one lock: a string, or a namespace and an entity id, inside a space. Immutable."""
 
-    __slots__ = ("_hash", "_pg", "entity", "name", "namespace", "space", "text")
+    __slots__ = ("_hash", "_pg", "entity", "name", "namespace", "prefix", "space", "text")
 
     space: str
     """Keeps deployments that share a server apart; empty for the default."""
     name: str | None
-    """The string, of a string key."""
+    """The string, of a string key; of a prefixed one, what follows the prefix, as it stands."""
     namespace: int | None
     entity: int | None
+    prefix: str | None
+    """Of a prefixed key, whose text form is ``prefix:name``."""
     text: str
     """The text form: ``ns:1:42`` or ``key:nightly-report``, in a space ``in:staging:ns:1:42``."""
     _hash: int
     _pg: PgKey | None
 
-    def __init__(self, space: str, name: str | None, namespace: int | None, entity: int | None) -> None:
+    def __init__(
+        self, space: str, name: str | None, namespace: int | None, entity: int | None, prefix: str | None = None
+    ) -> None:
         put = object.__setattr__
         put(self, "space", space)
         put(self, "name", name)
         put(self, "namespace", namespace)
         put(self, "entity", entity)
-        text = f"key:{escape(name)}" if name is not None else f"ns:{namespace:d}:{entity:d}"
+        put(self, "prefix", prefix)
+        if prefix is not None:
+            text = f"{prefix}:{name}"
+        else:
+            text = f"key:{escape(name)}" if name is not None else f"ns:{namespace:d}:{entity:d}"
         put(self, "text", f"in:{escape(space)}:{text}" if space else text)
         put(self, "_hash", hash(self.text))
         put(self, "_pg", None)
@@ -68,6 +77,14 @@ class Key:
     def of(cls, *parts: object, space: str = "") -> Key:
         """The key named by ``parts``: one string, one ``Key``, or a namespace and an entity id."""
         return key_of(space, parts)
+
+    @classmethod
+    def prefixed(cls, prefix: str, name: str, *, space: str = "") -> Key:
+        """The key whose text form is ``prefix:name`` as it stands, for names that others agree on too.
+
+        ``name`` is one or more parts with ``:`` between, each written as ``escape`` does.
+        """
+        return key_of(space, (cls("", _written(name), None, None, checked_prefix(prefix)),))
 
     @classmethod
     def parse(cls, text: str) -> Key:
@@ -85,6 +102,8 @@ class Key:
                 key = cls.of(int(namespace), int(entity), space=space)
             except ValueError as error:
                 raise _not_a_text_form(text) from error
+        elif _PREFIX.fullmatch(kind):
+            key = cls.prefixed(kind, body, space=space)
         else:
             raise _not_a_text_form(text)
         if key.text != text:  # "ns:1:042", "%3a": only the canonical spelling names a lock
@@ -107,6 +126,8 @@ class Key:
 
     def _encoded(self) -> bytes:
         encoded = _part(b"p", self.space.encode()) if self.space else b""
+        if self.prefix is not None:
+            return encoded + _part(b"v", f"{self.prefix}:{self.name}".encode())
         if self.name is not None:
             return encoded + _part(b"s", self.name.encode())
         return encoded + _part(b"n", str(self.namespace).encode()) + _part(b"i", str(self.entity).encode())
@@ -127,7 +148,7 @@ class Key:
         return f"<Key {self.text}>"
 
     def __reduce__(self) -> tuple[object, ...]:
-        return Key, (self.space, self.name, self.namespace, self.entity)
+        return Key, (self.space, self.name, self.namespace, self.entity, self.prefix)
 
 
 def key_of(space: str, parts: tuple[object, ...]) -> Key:
@@ -150,6 +171,8 @@ def lock_key_from_string(name: str) -> int:
 
 def canonical_order(key: Key) -> tuple[object, ...]:
     """Sorts keys into the one order in which ``hold_many`` takes them, everywhere."""
+    if key.prefix is not None:
+        return (key.space, 2, 0, 0, f"{key.prefix}:{key.name}")
     if key.name is not None:
         return (key.space, 1, 0, 0, key.name)
     return (key.space, 0, key.namespace, key.entity, "")
@@ -158,6 +181,15 @@ def canonical_order(key: Key) -> tuple[object, ...]:
 def escape(part: str) -> str:
     """``part`` with ``%``, ``:``, braces, white space and control characters percent-encoded."""
     return part.translate(_ESCAPES)
+
+
+def checked_prefix(prefix: object) -> str:
+    """``prefix`` if keys may have it. Those under four characters are kept for text forms of Holdfast's own."""
+    if not isinstance(prefix, str) or not _PREFIX.fullmatch(prefix):
+        raise InvalidKey(
+            f"prefix {prefix!r}: give 4 to 40 ASCII letters, digits, '_', '-' or '.', a letter first; not 'holdfast'"
+        )
+    return prefix
 
 
 def _bigint(encoded: bytes) -> int:
@@ -177,6 +209,30 @@ def _percent(codepoint: int) -> str:
 _WHITE_SPACE: Final = (0x20, 0xA0, 0x1680, *range(0x2000, 0x200B), 0x2028, 0x2029, 0x202F, 0x205F, 0x3000)
 _CONTROL: Final = (*range(0x20), *range(0x7F, 0xA0))
 _ESCAPES: Final = {codepoint: _percent(codepoint) for codepoint in (*map(ord, "%:{}"), *_WHITE_SPACE, *_CONTROL)}
+
+
+# "holdfast:…" are keys on a Redis that are no locks.
+_PREFIX: Final = re.compile(r"(?!holdfast$)[A-Za-z][A-Za-z0-9_.-]{3,39}")
+
+
+def _written(name: object) -> str:
+    """``name`` if it is written as ``escape`` writes parts, with ``:`` between: so one lock has one name."""
+    if not isinstance(name, str):
+        raise InvalidKey(f"name {name!r} of a prefixed key is not a string")
+    _utf8(name, "the key")
+    for part in name.split(":"):
+        if not part:
+            raise InvalidKey(f"the key {name[:80]!r} has an empty part")
+        try:
+            plain = _unescape(part, name)
+        except InvalidKey:
+            plain = None
+        if plain is None or escape(plain) != part:
+            raise InvalidKey(
+                f"{part[:80]!r} of the key {name[:80]!r} holds what must be written as %XX: a '%', a brace, white "
+                "space or a control character"
+            )
+    return name
 
 
 def _unescape(part: str, text: str) -> str:
@@ -205,10 +261,10 @@ def _checked(space: str, *parts: object) -> Key:
     match parts:
         case (Key() as key,):
             if key.space == space:
-                return key
+                return _within_bounds(key)
             if key.space:
                 raise InvalidKey(f"key {key.text} belongs to space {key.space!r}; this client works in {space!r}")
-            return _within_bounds(Key(space, key.name, key.namespace, key.entity))
+            return _within_bounds(Key(space, key.name, key.namespace, key.entity, key.prefix))
         case (str() as name,):
             if not name:
                 raise InvalidKey("the key is an empty string; name what is to be locked")

@@ -57,6 +57,7 @@ class Ticket:
         "state",
         "ttl",
         "wait",
+        "waited",
         "wakeup",
         "wire",
     )
@@ -80,6 +81,8 @@ class Ticket:
         self.lock: Hashable = None
         """The lock itself: the wire key on its server."""
         self.wait = wait
+        self.waited = False
+        """Whether it has stood in a queue, where the engine tells."""
         self.ttl = ttl
         self.note = note
         self.owner_text = owner_text

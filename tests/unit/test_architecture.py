@@ -22,14 +22,15 @@ LAYERS = [
     ["owner"],
     ["flow"],
     ["ticket", "token"],
-    ["order"],
+    ["order", "reentry"],
     ["engines"],
     ["schema"],
     ["options"],
     ["client"],
     ["template"],
     ["_sync", "_async"],
-    ["advisory"],
+    ["settings"],
+    ["advisory", "session"],
     ["__init__"],
     ["embedded"],
     ["testing", "cli"],
@@ -96,6 +97,12 @@ def test_claims_load_no_driver_either() -> None:
     loaded = {name.partition(".")[0] for name in loaded_by("import holdfast; holdfast.claim; holdfast.claim_row")}
     assert "holdfast" in loaded
     assert not loaded & {"psycopg", "sqlalchemy", "asyncpg", "asyncio"}
+
+
+def test_session_locks_load_no_driver_before_they_are_given_one() -> None:
+    loaded = {name.partition(".")[0] for name in loaded_by("import holdfast; holdfast.SessionLock")}
+    assert "asyncio" in loaded
+    assert not loaded & {"redis", "hiredis", "psycopg"}
 
 
 def test_using_the_sync_client_loads_no_asyncio() -> None:

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import InvalidKey, Key, LockNamespace, Locks, lock_key_from_string
-from holdfast.keys import canonical_order
+from holdfast import InvalidKey, Key, LockNamespace, Locks, build_lock_key, lock_key_from_string
+from holdfast.keys import canonical_order, escape
 
 GOLDEN = json.loads((Path(__file__).parent.parent / "golden" / "keys.json").read_text())
 
@@ -21,7 +21,13 @@ int64 = st.integers(-(2**63), 2**63 - 1)
 keys = st.one_of(
     st.builds(lambda name, space: Key.of(name, space=space), names, st.one_of(st.just(""), names)),
     st.builds(lambda ns, entity, space: Key.of(ns, entity, space=space), int32, int64, st.one_of(st.just(""), names)),
+    st.builds(
+        lambda parts, space: Key.prefixed("sesslock", ":".join(map(escape, parts)), space=space),
+        st.lists(st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=6), min_size=1, max_size=4),
+        st.one_of(st.just(""), names),
+    ),
 )
+conversations = st.tuples(*[st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=8)] * 4)
 
 
 @pytest.mark.parametrize("vector", GOLDEN["keys"], ids=lambda vector: ascii(vector["text"])[:40])
@@ -30,6 +36,27 @@ def test_golden_vector(vector: dict) -> None:
     assert key.text == vector["text"]
     assert list(key.pg) == vector["pg"]
     assert Key.parse(vector["text"]) == key
+
+
+@pytest.mark.parametrize("vector", GOLDEN["prefixed"], ids=lambda vector: ascii(vector["text"])[:40])
+def test_golden_vector_of_a_prefixed_key(vector: dict) -> None:
+    key = Key.prefixed(vector["prefix"], vector["name"], space=vector["space"])
+    assert key.text == vector["text"]
+    assert list(key.pg) == vector["pg"]
+    assert Key.parse(vector["text"]) == key
+    assert pickle.loads(pickle.dumps(key)) == key
+
+
+@pytest.mark.parametrize("vector", GOLDEN["build_lock_key"], ids=lambda vector: ascii(vector["key"])[:40])
+def test_golden_session_key(vector: dict) -> None:
+    assert build_lock_key(*vector["parts"]) == vector["key"]
+    assert Key.parse(vector["key"]).text == vector["key"]
+
+
+@given(conversations, conversations)
+def test_parts_of_session_keys_cannot_run_into_each_other(one: tuple, other: tuple) -> None:
+    assert (build_lock_key(*one) == build_lock_key(*other)) == (one == other)
+    assert build_lock_key(*one).count(":") == 4
 
 
 @pytest.mark.parametrize("text", GOLDEN["lock_key_from_string"], ids=lambda text: ascii(text)[:20])
@@ -51,7 +78,7 @@ def test_the_text_form_names_one_key_and_can_be_read_back(key: Key) -> None:
 
 @given(keys, keys)
 def test_different_keys_have_different_forms(one: Key, other: Key) -> None:
-    same = (one.space, one.name, one.namespace, one.entity) == (other.space, other.name, other.namespace, other.entity)
+    same = one.__reduce__() == other.__reduce__()
     assert (one.text == other.text) == same
     assert (one == other) == same
     assert (one.pg == other.pg) == same
@@ -130,6 +157,14 @@ def test_a_bad_key_is_refused_before_anything_is_acquired(parts: tuple, says: st
         "in::key:a",
         "key:%41",
         "in:a",
+        "holdfast:database",
+        "sesslock:",
+        "sesslock:a::b",
+        "sesslock:a b",
+        "sesslock:{a}",
+        "sesslock:%3a",
+        "sesslock:100%",
+        "späße:a",
     ],
 )
 def test_only_the_canonical_spelling_is_read(text: str) -> None:

@@ -100,3 +100,17 @@ def test_a_fence_that_is_ahead_of_the_clock_is_not_swept_away(tmp_path: Path) ->
     assert sweep.sweep(folder.path, folder.id, unused=-10) == 0
     with locks.hold("a") as held:
         assert held.fence > ahead
+
+
+def test_a_function_with_a_fixed_key_is_exclusive_also_where_locks_know_no_owner(tmp_path: Path) -> None:
+    locks = Locks.from_url(tmp_path.as_uri())
+
+    @locks.exclusive("nightly", unavailable="proceed")
+    def report() -> str | None:
+        holder = locks.holder("nightly")
+        return holder and holder.key
+
+    assert report() == "key:nightly"
+    assert locks.holder("nightly") is None
+    with pytest.raises(InvalidOption, match="refuse"):
+        locks.exclusive("nightly", unavailable="maybe")  # type: ignore[call-overload]

@@ -25,6 +25,11 @@ class AsyncBlock:
         self._secret = secret
         self._body: Body | None = None
 
+    @property
+    def waited(self) -> bool:
+        """Whether it has stood in a queue, where the engine tells."""
+        return self._ticket.waited
+
     async def enter(self, deadline: Deadline | None = None) -> AsyncHeld | None:
         """Acquires; None when busy."""
         client, ticket = self._client, self._ticket

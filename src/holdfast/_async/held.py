@@ -7,7 +7,7 @@ from time import monotonic
 
 from ..client import Client
 from ..errors import Unsupported
-from ..flow import finish_async
+from ..flow import finish_async, run_async
 from ..keys import Key
 from ..ticket import Ticket
 
@@ -67,7 +67,8 @@ class AsyncHeld:
 
     async def detach(self) -> str:
         """Leaves the lock held when the block ends. The token returned takes it up again: ``locks.attach(token)``."""
-        return await finish_async(self._client.detach(self._ticket))
+        # Not to its end at any price: interrupted, nobody gets the token, and the block must release the lock.
+        return await run_async(self._client.detach(self._ticket))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key} {self._ticket.state}>"

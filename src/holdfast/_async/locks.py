@@ -228,12 +228,24 @@ class AsyncLocks:
 
         return decorate
 
-    def attach(self, token: str, *, on_lost: OnLost | None = None) -> AsyncHold:
+    def attach(self, token: str, *, ttl: float | None | Unset = UNSET, on_lost: OnLost | None = None) -> AsyncHold:
         """Takes up a lock that ``held.detach()`` left held; the block releases it unless it is detached again."""
         self._client.check_detachable()
         key, secret = Token.parse(token)
-        ticket = self._client.ticket(self._client.key((key,)), UNSET, UNSET, None)
+        ticket = self._client.ticket(self._client.key((key,)), UNSET, ttl, None)
         return AsyncHold(self._client, ticket, on_lost, secret)
+
+    async def extend_detached(self, token: str, ttl: float | Unset = UNSET) -> bool:
+        """Sets what remains of a detached lock's lease, and leaves it detached. False if it is not the token's."""
+        return await finish_async(self._client.extend_detached(token, ttl))
+
+    async def release_detached(self, token: str) -> bool:
+        """Releases a detached lock. False if it was not the token's any more: it ran out, or was taken up elsewhere."""
+        return await finish_async(self._client.release_detached(token))
+
+    async def holder(self, *key: Any) -> Holder | None:
+        """Who holds this lock, if anybody does."""
+        return await run_async(self._client.holder(self._client.key(key)))
 
     async def holders(self) -> list[Holder]:
         """Who holds what there, for operators."""

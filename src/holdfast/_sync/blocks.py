@@ -26,6 +26,11 @@ class Block:
         self._secret = secret
         self._body: Body | None = None
 
+    @property
+    def waited(self) -> bool:
+        """Whether it has stood in a queue, where the engine tells."""
+        return self._ticket.waited
+
     def enter(self, deadline: Deadline | None = None) -> Held | None:
         """Acquires; None when busy."""
         client, ticket = self._client, self._ticket

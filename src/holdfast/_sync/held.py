@@ -8,7 +8,7 @@ from time import monotonic
 
 from ..client import Client
 from ..errors import Unsupported
-from ..flow import finish
+from ..flow import finish, run
 from ..keys import Key
 from ..ticket import Ticket
 
@@ -68,7 +68,8 @@ class Held:
 
     def detach(self) -> str:
         """Leaves the lock held when the block ends. The token returned takes it up again: ``locks.attach(token)``."""
-        return finish(self._client.detach(self._ticket))
+        # Not to its end at any price: interrupted, nobody gets the token, and the block must release the lock.
+        return run(self._client.detach(self._ticket))
 
     def __repr__(self) -> str:
         return f"<{type(self).__name__} {self.key} {self._ticket.state}>"

@@ -139,6 +139,15 @@ class Engine(ABC):
     def holders(self) -> Flow[list[Holder]]:
         """Every lock that is held there."""
 
+    def holder(self, key: Key) -> Flow[Holder | None]:
+        """Who holds this one, if anybody does."""
+        found = yield from self.holders()
+        return next((holder for holder in found if holder.key in self.shown_as(key)), None)
+
+    def shown_as(self, key: Key) -> tuple[str, ...]:
+        """What ``holders`` may call the key."""
+        return (key.text,)
+
     @abstractmethod
     def evict(self, key: Key, *, force: bool) -> Flow[bool | Eviction]:
         """Takes the lock from its holder, who is told. False if nobody holds it.
@@ -157,6 +166,14 @@ class Engine(ABC):
     def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
         """Grants the ticket the detached lock that has this secret. False if there is none (any more)."""
         raise self.unsupported("attach()", NOT_DETACHABLE, ticket.key)
+
+    def extend_detached(self, key: Key, secret: str, ttl: float) -> Flow[bool]:
+        """Sets what remains of a detached lock's lease, and leaves it detached. False if the secret has no lock."""
+        raise self.unsupported("extend_detached()", "its locks have no lease; they last until they are released", key)
+
+    def release_detached(self, key: Key, secret: str) -> Flow[bool]:
+        """Releases a detached lock. False if the secret has none (any more)."""
+        raise self.unsupported("release_detached()", NOT_DETACHABLE, key)
 
     def close(self) -> Flow[None]:
         """Gives up what the engine itself keeps open. The client has released its locks before."""

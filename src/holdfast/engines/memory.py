@@ -60,13 +60,29 @@ class Space(Queues):
     def _take_up(self, ticket: Ticket, secret: str) -> bool:
         with self.mutex:
             queue = self._by_wire.get(ticket.wire)
-            if queue is None or queue.holder.state is not State.DETACHED:
-                return False
-            if not compare_digest(queue.holder.engine_state.encode(), secret.encode("utf-8", "replace")):
+            if queue is None or not _has_secret(queue.holder, secret):
                 return False
             ticket.granted(fence=queue.holder.fence)
+            ticket.owner_text = queue.holder.owner_text
             queue.holder = ticket
             return True
+
+    def release_detached(self, wire: Hashable, secret: str) -> bool:
+        try:
+            with self.mutex:
+                queue = self._by_wire.get(wire)
+                if queue is None or not _has_secret(queue.holder, secret):
+                    return False
+                self._pass_on(queue.holder)
+                return True
+        finally:
+            self.catch_up()
+
+
+def _has_secret(holder: Ticket, secret: str) -> bool:
+    return holder.state is State.DETACHED and compare_digest(
+        holder.engine_state.encode(), secret.encode("utf-8", "replace")
+    )
 
 
 _spaces: Shared[Space] = Shared()
@@ -128,6 +144,9 @@ class MemoryEngine(Engine):
 
     def attach(self, ticket: Ticket, secret: str) -> Flow[bool]:
         return at_once(self._space.take_up(ticket, secret))
+
+    def release_detached(self, key: Key, secret: str) -> Flow[bool]:
+        return at_once(self._space.release_detached(self.wire(key), secret))
 
     def holders(self) -> Flow[list[Holder]]:
         return at_once([self._holder(ticket, waiting) for ticket, waiting in self._space.snapshot()])

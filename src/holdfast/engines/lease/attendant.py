@@ -178,8 +178,7 @@ class Attendant:
         errand.at = monotonic() + _RETRY
         if errand.times <= 0:
             house.errands.pop(label, None)
-        if released.heir is not None:
-            house.inherited(released.heir, released.fence, asked_at)
+        house.pass_on(released, asked_at)
 
     def _last_errands(self) -> None:
         deadline = Deadline.after(_STOPPING)

@@ -126,7 +126,10 @@ class LeaseBackend(ABC):
     @abstractmethod
     def rotate(self, old: str, wish: Wish, deadline: Deadline) -> Flow[int | None]:
         """Gives a lock that is held by token ``old`` to the wish's token. Its fence, which may have grown; None if the
-        old token holds nothing. The process that held it is told."""
+        old token holds nothing. The process that held it is told. The owner stays the one that took the lock."""
+
+    @abstractmethod
+    def holder(self, name: str, deadline: Deadline) -> Flow[Holder | None]: ...
 
     @abstractmethod
     def holders(self, deadline: Deadline) -> Flow[list[Holder]]: ...

@@ -109,6 +109,7 @@ class LeaseEngine(Engine):
             return False
         if answer.again is None:
             return False
+        ticket.waited = True
         with house.mutex:  # a message that came before the answer has set an earlier time
             lease.ask_at = min(lease.ask_at, monotonic() + min(answer.again, ASK_AGAIN))
         return True
@@ -132,8 +133,7 @@ class LeaseEngine(Engine):
             house.ask_again_for(lease.name)  # the answer may have named an heir
             raise
         house.given_back(lease)
-        if released.heir is not None:
-            house.inherited(released.heir, released.fence, asked_at)
+        house.pass_on(released, asked_at)
         return released
 
     # Releasing
@@ -221,7 +221,24 @@ class LeaseEngine(Engine):
             house.lose(older, "it was attached elsewhere")
         return True
 
+    def extend_detached(self, key: Key, secret: str, ttl: float) -> Flow[bool]:
+        # Not the backend's `extend`, by which a holder also says where it is to be told.
+        return (yield from self._backend.detach(key.text, _sendable(secret), ttl, Deadline.after(ANSWER_SECONDS)))
+
+    def release_detached(self, key: Key, secret: str) -> Flow[bool]:
+        asked_at = monotonic()
+        try:
+            released = yield from self._backend.release(key.text, _sendable(secret), Deadline.after(ANSWER_SECONDS))
+        except BaseException:
+            self._house.ask_again_for(key.text)
+            raise
+        self._house.pass_on(released, asked_at)
+        return released.was_ours
+
     # For operators, and the end
+
+    def holder(self, key: Key) -> Flow[Holder | None]:
+        return self._backend.holder(key.text, Deadline.after(ANSWER_SECONDS))
 
     def holders(self) -> Flow[list[Holder]]:
         return self._backend.holders(Deadline.after(ANSWER_SECONDS))
@@ -252,3 +269,8 @@ class LeaseEngine(Engine):
 
     def __repr__(self) -> str:
         return f"{self.scheme}://…"
+
+
+def _sendable(secret: str) -> str:
+    """As it is, if it is one that ``new_token`` made; else something that no lock has, and that any server takes."""
+    return secret.encode("ascii", "replace").decode().replace("\0", "?")

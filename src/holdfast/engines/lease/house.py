@@ -15,7 +15,7 @@ from ... import fork
 from ...ticket import State
 from ..shared import Shared
 from .attendant import Attendant
-from .backend import ASK_AGAIN, LeaseBackend
+from .backend import ASK_AGAIN, LeaseBackend, Released
 from .lease import Lease
 
 
@@ -89,6 +89,11 @@ class House:
                 heir.ticket.wakeup = None  # leads to the task: one whose loop is closed now could not be collected
                 return
         self.give_up(heir)
+
+    def pass_on(self, released: Released, asked_at: float) -> None:
+        """To the waiter of this process that has it now, if there is one."""
+        if released.heir is not None:
+            self.inherited(released.heir, released.fence, asked_at)
 
     def leave(self, lease: Lease) -> bool:
         """Ends its wait, if it has one. True if it has been granted the lock; else it is to be given back."""

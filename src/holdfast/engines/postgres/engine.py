@@ -16,7 +16,7 @@ from ..base import Capabilities, Engine, Eviction, Holder, describe, told
 from ..shared import Shared
 from .answers import Busy
 from .connect import FENCED, PREPARED, checked_conninfo, split_options
-from .holders import LockRow, holders_from, parse_rows
+from .holders import LockRow, holders_from, parse_rows, text_of
 from .hub import Hub
 from .requests import ANSWER_SECONDS, Ask, Unlock
 
@@ -89,6 +89,9 @@ class PostgresEngine(Engine):
 
     def wire(self, key: Key) -> Hashable:
         return key._pg or key.pg
+
+    def shown_as(self, key: Key) -> tuple[str, ...]:
+        return (key.text, text_of(key.pg))
 
     def grab(self, ticket: Ticket) -> bool | None:
         """For a thread, which makes the round trip itself if the connection is free."""

@@ -52,7 +52,7 @@ def holders_from(
             elsewhere = max(0, elsewhere - 1)  # our own connection that stands in the queue for all of them
         holders.append(
             Holder(
-                key=ticket.key.text if ticket is not None else _text(row.key),
+                key=ticket.key.text if ticket is not None else text_of(row.key),
                 owner=describe(ticket) if ticket is not None else row.application,
                 pid=row.pid,
                 host=row.host,
@@ -66,7 +66,8 @@ def holders_from(
     return holders
 
 
-def _text(key: PgKey) -> str:
+def text_of(key: PgKey) -> str:
+    """What is known of a key that only the server named."""
     return f"ns:{key.classid}:{key.objid}" if key.classid is not None else f"hashed:{key.objid}"
 
 

@@ -174,6 +174,10 @@ class RedisBackend(LeaseBackend):
         (answer,) = yield from self._ask(_evict(name, self._window_now()), deadline)
         return bool(answer == 1)
 
+    def holder(self, name: str, deadline: Deadline) -> Flow[Holder | None]:
+        (answer,) = yield from self._ask(_look(name), deadline)
+        return None if answer is None else self._holder(name, answer)
+
     def holders(self, deadline: Deadline) -> Flow[list[Holder]]:
         names: set[str] = set()
         cursor = b"0"

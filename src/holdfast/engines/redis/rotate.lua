@@ -10,4 +10,7 @@ if holder ~= old then
   return false
 end
 tell_holder('retaken', string.match(entry, '^%S+ (%S+)'))
-return give(entry, ttl)
+-- The owner stays the one that took the lock: its retried step must find it, whoever has taken up the token.
+local before, after = string.match(entry, '^(%S+ %S+ %S+) %S+ (.*)$')
+local owner = string.match(last_grant(), '^%d+ %d+ %S+ %S+ (%S+)') or '-'
+return give(before .. ' ' .. owner .. ' ' .. after, ttl)

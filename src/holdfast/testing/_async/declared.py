@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ...errors import InvalidOption, LockLost, NotHeld, WouldDeadlock
 from ..child import Child
 from .crew import Crew, Flag, asynchronous, open_locks
-from .part import AsyncPart, is_free, until_waiting
+from .part import OVERRUN, AsyncPart, is_free, until_waiting
 
 
 class AsyncBetweenProcesses(AsyncPart):
@@ -107,6 +109,51 @@ class AsyncDetaching(AsyncPart):
                 assert not await crew.start(is_free, locks, key).result()
             with pytest.raises(InvalidOption):
                 locks.attach("not a token")
+
+    @asynchronous
+    async def test_a_detached_lock_is_released_by_its_token_once_and_by_no_other(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            async with locks.hold(key) as held:
+                stale = await held.detach()
+            assert await locks.release_detached(stale)
+            assert not await locks.release_detached(stale)  # free
+            async with locks.hold(key) as held:
+                assert not await locks.release_detached(stale)
+                held.check()
+                token = await held.detach()
+            assert not await locks.release_detached(stale)  # detached anew
+            assert not await is_free(locks, key)
+            async with Crew() as crew:
+                waiter = crew.start(locks.hold(key).__aenter__)
+                await until_waiting(locks, key, 1)
+                released = time.monotonic()
+                assert await locks.release_detached(token)
+                heir = await waiter.result()
+                assert time.monotonic() - released < OVERRUN  # woken by it
+                assert not await locks.release_detached(token)
+                await heir.release()
+            assert await is_free(locks, key)
+
+    @asynchronous
+    async def test_one_lock_is_looked_up_among_others(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            assert await locks.holder(key) is None
+            async with locks.hold(f"{key}-other"), locks.hold(key, note="why") as held:
+                found = await locks.holder(key)
+                assert found is not None and (found.key, found.note) == (str(held.key), "why")
+                assert found in await locks.holders()
+            assert await locks.holder(key) is None
+
+    @asynchronous
+    async def test_a_retried_step_finds_its_lock_also_after_its_token_was_taken_up(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            async with locks.hold(key, owner="turn-17") as held:
+                token = await held.detach()
+            async with locks.attach(token) as taken_up:
+                token = await taken_up.detach()
+            async with locks.hold(key, owner="turn-17", wait=0):
+                assert not await locks.release_detached(token)
+            assert await is_free(locks, key)
 
     @asynchronous
     async def test_an_owner_gets_its_own_lock_back_at_once_and_its_older_handle_is_told(

@@ -110,6 +110,19 @@ class AsyncLeases(AsyncPart):
                 next_one.check()
 
     @asynchronous
+    async def test_a_detached_lock_is_extended_by_its_token_and_stays_detached(self, target: str, key: str) -> None:
+        async with open_locks(target) as locks:
+            async with locks.hold(key, ttl=PATIENCE) as held:
+                token = await held.detach()
+            for _ in range(10):
+                assert await locks.extend_detached(token, TTL)  # sets, and never adds up
+            extended = time.monotonic()
+            async with locks.hold(key):
+                assert TTL * 0.7 < time.monotonic() - extended < TTL + OVERRUN
+                assert not await locks.extend_detached(token, TTL)
+            assert await is_free(locks, key)
+
+    @asynchronous
     async def test_a_lock_is_detached_in_one_process_and_attached_in_another(self, target: str, key: str) -> None:
         async with open_locks(target) as locks:
             child = Child(target)

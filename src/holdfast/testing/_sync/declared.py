@@ -3,12 +3,14 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from ...errors import InvalidOption, LockLost, NotHeld, WouldDeadlock
 from ..child import Child
 from .crew import Crew, Flag, open_locks, synchronous
-from .part import Part, is_free, until_waiting
+from .part import OVERRUN, Part, is_free, until_waiting
 
 
 class BetweenProcesses(Part):
@@ -108,6 +110,51 @@ class Detaching(Part):
                 assert not crew.start(is_free, locks, key).result()
             with pytest.raises(InvalidOption):
                 locks.attach("not a token")
+
+    @synchronous
+    def test_a_detached_lock_is_released_by_its_token_once_and_by_no_other(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            with locks.hold(key) as held:
+                stale = held.detach()
+            assert locks.release_detached(stale)
+            assert not locks.release_detached(stale)  # free
+            with locks.hold(key) as held:
+                assert not locks.release_detached(stale)
+                held.check()
+                token = held.detach()
+            assert not locks.release_detached(stale)  # detached anew
+            assert not is_free(locks, key)
+            with Crew() as crew:
+                waiter = crew.start(locks.hold(key).__enter__)
+                until_waiting(locks, key, 1)
+                released = time.monotonic()
+                assert locks.release_detached(token)
+                heir = waiter.result()
+                assert time.monotonic() - released < OVERRUN  # woken by it
+                assert not locks.release_detached(token)
+                heir.release()
+            assert is_free(locks, key)
+
+    @synchronous
+    def test_one_lock_is_looked_up_among_others(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            assert locks.holder(key) is None
+            with locks.hold(f"{key}-other"), locks.hold(key, note="why") as held:
+                found = locks.holder(key)
+                assert found is not None and (found.key, found.note) == (str(held.key), "why")
+                assert found in locks.holders()
+            assert locks.holder(key) is None
+
+    @synchronous
+    def test_a_retried_step_finds_its_lock_also_after_its_token_was_taken_up(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            with locks.hold(key, owner="turn-17") as held:
+                token = held.detach()
+            with locks.attach(token) as taken_up:
+                token = taken_up.detach()
+            with locks.hold(key, owner="turn-17", wait=0):
+                assert not locks.release_detached(token)
+            assert is_free(locks, key)
 
     @synchronous
     def test_an_owner_gets_its_own_lock_back_at_once_and_its_older_handle_is_told(self, target: str, key: str) -> None:

@@ -109,6 +109,19 @@ class Leases(Part):
                 next_one.check()
 
     @synchronous
+    def test_a_detached_lock_is_extended_by_its_token_and_stays_detached(self, target: str, key: str) -> None:
+        with open_locks(target) as locks:
+            with locks.hold(key, ttl=PATIENCE) as held:
+                token = held.detach()
+            for _ in range(10):
+                assert locks.extend_detached(token, TTL)  # sets, and never adds up
+            extended = time.monotonic()
+            with locks.hold(key):
+                assert TTL * 0.7 < time.monotonic() - extended < TTL + OVERRUN
+                assert not locks.extend_detached(token, TTL)
+            assert is_free(locks, key)
+
+    @synchronous
     def test_a_lock_is_detached_in_one_process_and_attached_in_another(self, target: str, key: str) -> None:
         with open_locks(target) as locks:
             child = Child(target)

@@ -132,8 +132,12 @@ class LeaseTable(LeaseBackend):
         fence = _value(result, 0, 0)
         return None if fence is None else int(fence)
 
+    def holder(self, name: str, deadline: Deadline) -> Flow[Holder | None]:
+        result = yield from self._ask("lease_holders", (name.encode(),), deadline)
+        return self._holder(result, 0) if result.ntuples else None
+
     def holders(self, deadline: Deadline) -> Flow[list[Holder]]:
-        result = yield from self._ask("lease_holders", (), deadline)
+        result = yield from self._ask("lease_holders", (None,), deadline)
         return [self._holder(result, row) for row in range(result.ntuples)]
 
     def _holder(self, result: pq.abc.PGresult, row: int) -> Holder:

@@ -25,7 +25,7 @@ select holdfast.lease_evict($1::text, $2::float8)
 select l.name, coalesce(l.owner, l.holder), l.pid, l.host, extract(epoch from l.since), l.note, l.fence, l.mailbox,
        (select count(*) from holdfast.lease_waiter w where w.name = l.name and w.stale_at > clock_timestamp())
 from holdfast.lease l
-where l.expires_at > clock_timestamp()
+where l.expires_at > clock_timestamp() and ($1::text is null or l.name = $1)
 order by l.name
 
 -- name: lease_sweep
