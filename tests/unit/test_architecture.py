@@ -31,6 +31,7 @@ LAYERS = [
     ["_sync", "_async"],
     ["advisory"],
     ["__init__"],
+    ["scheduler"],
     ["embedded"],
     ["testing", "cli"],
 ]
