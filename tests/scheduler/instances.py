@@ -1,4 +1,4 @@
-"""A scheduler in a process of its own, and what its handlers leave behind: ``python instances.py URL FOLDER OPTIONS``."""
+"""A scheduler in a process of its own, and what its handlers leave behind: ``instances.py URL FOLDER OPTIONS``."""
 
 from __future__ import annotations
 
@@ -35,8 +35,9 @@ class Effects:
     def add(self, kind: str, execution: Execution) -> None:
         run = execution.run
         line = {
-            "kind": kind, "action": run.action_id, "run": run.id, "for": run.scheduled_for.isoformat(), "pid": os.getpid(),
-            "attempt": run.attempt, "key": run.idempotency_key, "at": time.time(), "payload": run.payload,
+            "kind": kind, "action": run.action_id, "run": run.id, "for": run.scheduled_for.isoformat(),
+            "pid": os.getpid(), "attempt": run.attempt, "key": run.idempotency_key, "at": time.time(),
+            "payload": run.payload,
         }  # fmt: skip
         with open(self.folder / "log", "a") as log:
             log.write(json.dumps(line) + "\n")  # one write to a file opened to append: lines do not mix
@@ -69,7 +70,7 @@ def add_handlers(effects: Effects) -> None:
         """Until the gate is opened."""
         effects.add("began", execution)
         try:
-            while not effects.gate_is_open():
+            while not effects.gate_is_open():  # noqa: ASYNC110
                 await asyncio.sleep(0.01)
         except asyncio.CancelledError:
             effects.add("lost" if execution.lost else "cancelled", execution)
@@ -140,6 +141,11 @@ class Instance:
         self._process.wait()
 
 
+async def until(moment: float) -> None:
+    while time.time() < moment:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+
+
 async def main(url: str, folder: str, options: dict[str, Any]) -> None:
     effects = Effects(Path(folder))
     add_handlers(effects)
@@ -163,13 +169,11 @@ async def main(url: str, folder: str, options: dict[str, Any]) -> None:
                 answer = vars(scheduler.health()) | vars(scheduler.statistics)
             elif word == "execute":  # all processes at the same moment
                 action = await scheduler.get(int(rest[0]))
-                while time.time() < float(rest[1]):
-                    await asyncio.sleep(0)
+                await until(float(rest[1]))
                 await scheduler._execute_action(action)
                 answer = sorted(scheduler._running_actions)
             elif word == "trigger":
-                while len(rest) > 1 and time.time() < float(rest[1]):
-                    await asyncio.sleep(0)
+                await until(float(rest[1]))
                 answer = (await scheduler.trigger(int(rest[0]))).state
             print(json.dumps(answer), flush=True)
 

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from .actions import RunState
 from .execution import Execution
-from .store import Ending
+from .store import Attempt, Ending
 
 Handler = Callable[[Execution], Any]
 """Given an ``Execution``; async, or sync and then called in a thread. What it returns is recorded."""
@@ -32,8 +32,7 @@ async def make_attempt(execution: Execution, handler: Handler | None) -> Ending 
     failures = run.attempt - run.recoveries
     retry = state in (RunState.FAILED, RunState.TIMEOUT) and failures <= action.max_retries and handler is not None
     return Ending(
-        run_id=run.id,
-        attempt=run.attempt,
+        of=Attempt(run.id, run.attempt),
         state=state,
         duration=time.monotonic() - begun,
         error=None if error is None else _plain(error)[:_ERROR_CHARACTERS],

@@ -66,7 +66,8 @@ class Execution:
         """Calls ``function`` in a thread of its own, and does not return before that thread is done with it.
 
         A thread cannot be stopped. So whoever cancels this waits, and the run keeps its lease until the work has really
-        ended. The thread does not keep the interpreter from ending.
+        ended; then what came of it counts, and ``stopping`` says that it was to end. The thread does not keep the
+        interpreter from ending.
         """
         loop = asyncio.get_running_loop()
         done: asyncio.Future[T] = loop.create_future()
@@ -92,17 +93,14 @@ class Execution:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            if done.done():  # the work itself ended so
-                raise
             self.tell("it was cancelled")
-            while not done.done() and not self.abandoned:
+            while not done.done():
                 try:
                     await asyncio.wait([done])
                 except asyncio.CancelledError:
-                    pass
-            if done.done() and not done.cancelled():
-                done.exception()  # seen
-            raise
+                    if self.abandoned:
+                        raise
+            return done.result()
 
 
 def _raisable(error: BaseException) -> BaseException:

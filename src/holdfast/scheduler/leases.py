@@ -9,11 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from ..errors import LockError
 from .execution import Execution
-from .store import Claim, Claimer, Store
+from .store import Attempt, Claim, Claimer, Store
 
 _log = logging.getLogger("holdfast.scheduler")
 
@@ -24,14 +25,13 @@ class _Held(NamedTuple):
 
 
 class Leases:
-    def __init__(self, store: Store, claimer: Claimer) -> None:
+    def __init__(self, store: Store, claimer: Claimer, on_lost: Callable[[], None]) -> None:
         self._store = store
         self._claimer = claimer
-        self._held: dict[int, _Held] = {}
-        self._timers: dict[int, asyncio.TimerHandle] = {}
+        self._held: dict[Attempt, _Held] = {}
+        self._timers: dict[Attempt, asyncio.TimerHandle] = {}
         self._keeper: asyncio.Task[None] | None = None
-        self.lost = 0
-        """How many were lost, ever."""
+        self._on_lost = on_lost
 
     def __len__(self) -> int:
         return len(self._held)
@@ -46,8 +46,9 @@ class Leases:
 
     def take(self, claim: Claim, execution: Execution, task: asyncio.Task[Any], asked_at: float) -> None:
         """``task`` is what is cancelled on loss. ``asked_at``: on the monotonic clock, before the claim was sent."""
-        self._held[claim.run.id] = _Held(execution, task)
-        self._set_timer(claim.run.id, asked_at)
+        attempt = Attempt(claim.run.id, claim.run.attempt)
+        self._held[attempt] = _Held(execution, task)
+        self._set_timer(attempt, asked_at)
         if self._keeper is None or self._keeper.done():
             self._keeper = asyncio.create_task(self._keep())
 
@@ -55,9 +56,9 @@ class Leases:
         for held in self._held.values():
             held.task.cancel()
 
-    def drop(self, run_id: int) -> None:
-        self._held.pop(run_id, None)
-        timer = self._timers.pop(run_id, None)
+    def drop(self, attempt: Attempt) -> None:
+        self._held.pop(attempt, None)
+        timer = self._timers.pop(attempt, None)
         if timer is not None:
             timer.cancel()
 
@@ -68,37 +69,37 @@ class Leases:
             await self.renew()
 
     async def renew(self) -> None:
-        ours = {run_id: held.execution.run.attempt for run_id, held in self._held.items() if not held.execution.lost}
+        ours = [attempt for attempt, held in self._held.items() if not held.execution.lost]
         if not ours:
             return
         asked_at = time.monotonic()
         try:
-            renewed = await self._store.renew(self._claimer, list(ours.items()))
+            renewed = await self._store.renew(self._claimer, ours)
         except LockError as error:
             # Not lost yet: there is time to try again before the lease ends. The timers see to it if there is not.
             _log.warning("action=renew_failed runs=%d error=%s", len(ours), error)
             return
-        for run_id in ours:
-            if run_id in renewed:
-                self._set_timer(run_id, asked_at)
+        for attempt in ours:
+            if attempt in renewed:
+                self._set_timer(attempt, asked_at)
             else:
-                self._lose(run_id, "it ended, was given to another instance, or its action was deleted")
+                self._lose(attempt, "it ended, was given to another instance, or its action was deleted")
 
-    def _set_timer(self, run_id: int, asked_at: float) -> None:
-        if run_id not in self._held:
+    def _set_timer(self, attempt: Attempt, asked_at: float) -> None:
+        if attempt not in self._held:
             return  # it ended while it was being renewed
-        timer = self._timers.pop(run_id, None)
+        timer = self._timers.pop(attempt, None)
         if timer is not None:
             timer.cancel()
         loop = asyncio.get_running_loop()
         left = asked_at + self._claimer.lease - time.monotonic()
-        self._timers[run_id] = loop.call_later(left, self._lose, run_id, "its lease could not be renewed in time")
+        self._timers[attempt] = loop.call_later(left, self._lose, attempt, "its lease could not be renewed in time")
 
-    def _lose(self, run_id: int, why: str) -> None:
-        held = self._held.get(run_id)
+    def _lose(self, attempt: Attempt, why: str) -> None:
+        held = self._held.get(attempt)
         if held is None or held.execution.lost or held.task.done():
             return  # what has ended is being reported: its fence decides
-        self.lost += 1
+        self._on_lost()
         run = held.execution.run
         _log.warning("action=claim_lost action_id=%s run=%s attempt=%s: %s", run.action_id, run.id, run.attempt, why)
         held.execution.tell(why, lost=True)

@@ -6,6 +6,7 @@ No method waits, so each is one transaction. The lock is always free.
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,7 +16,7 @@ from uuid import uuid4
 
 from .actions import RunState, ScheduledAction, ScheduledRun
 from .planning import BUSY, MAX_RECOVERIES, counted, plan_due
-from .store import Change, Claim, Claimer, Ending, Look
+from .store import Attempt, Change, Claim, Claimer, Ending, Look
 
 
 def _utc_now() -> datetime:
@@ -120,21 +121,19 @@ class MemoryStore:
         run.lease_until = now + timedelta(seconds=claimer.lease)
         return Claim(replace(action), replace(run))
 
-    async def renew(self, claimer: Claimer, attempts: Collection[tuple[int, int]]) -> set[int]:
-        ours = {run_id for run_id, attempt in attempts if self._is_at(run_id, attempt)}
-        for run_id in ours:
+    async def renew(self, claimer: Claimer, attempts: Collection[Attempt]) -> set[Attempt]:
+        ours = {attempt for attempt in attempts if self._is_at(attempt)}
+        for run_id, _ in ours:
             self._runs[run_id].lease_until = self._clock() + timedelta(seconds=claimer.lease)
         return ours
 
-    async def finish(self, endings: Sequence[Ending]) -> set[int]:
-        import json
-
+    async def finish(self, endings: Sequence[Ending]) -> set[Attempt]:
         now, taken = self._clock(), set()
         for ending in endings:
-            if not self._is_at(ending.run_id, ending.attempt):
+            if not self._is_at(ending.of):
                 continue
-            taken.add(ending.run_id)
-            run = self._runs[ending.run_id]
+            taken.add(ending.of)
+            run = self._runs[ending.of.run_id]
             run.lease_until, run.duration_seconds, run.error = None, ending.duration, ending.error
             run.result = None if ending.result is None else json.loads(ending.result)
             run.recoveries += ending.handed_back
@@ -222,9 +221,9 @@ class MemoryStore:
     def _busy(self, action: ScheduledAction) -> bool:
         return not action.allow_concurrent and any(run.action_id == action.id for run in self._unfinished())
 
-    def _is_at(self, run_id: int, attempt: int) -> bool:
-        run = self._runs.get(run_id)
-        return run is not None and run.attempt == attempt and run.state == RunState.RUNNING
+    def _is_at(self, attempt: Attempt) -> bool:
+        run = self._runs.get(attempt.run_id)
+        return run is not None and run.attempt == attempt.attempt and run.state == RunState.RUNNING
 
 
 def _is_due(action: ScheduledAction, now: datetime) -> bool:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from typing import Final
 
 from ..errors import LockError
-from .store import DataRefused, Ending, Store
+from .store import Attempt, DataRefused, Ending, Store
 
 _BATCH: Final = 200
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.1, 2.0
@@ -34,9 +34,9 @@ class Reports:
             accepted = await self._deliver([ending for ending, _ in batch])
             for ending, taken in batch:
                 if not taken.done():
-                    taken.set_result(ending.run_id in accepted)
+                    taken.set_result(ending.of in accepted)
 
-    async def _deliver(self, endings: Sequence[Ending]) -> set[int]:
+    async def _deliver(self, endings: Sequence[Ending]) -> set[Attempt]:
         pause = _FIRST_PAUSE
         while True:
             try:
@@ -44,7 +44,7 @@ class Reports:
             except DataRefused as error:
                 self._on_trouble("finish", error)
                 if len(endings) > 1:  # one of them: the others are not to wait for it
-                    return {run_id for ending in endings for run_id in await self._deliver([ending])}
+                    return set().union(*[await self._deliver([ending]) for ending in endings])
                 if endings[0].result is None and endings[0].error == _REFUSED:
                     return set()  # its lease will run out
                 endings = [endings[0]._replace(result=None, error=_REFUSED)]

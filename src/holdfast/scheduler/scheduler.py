@@ -25,7 +25,7 @@ from .execution import Execution
 from .leases import Leases
 from .memory import MemoryStore
 from .reports import Reports
-from .store import Claim, Claimer, Ending, Store
+from .store import Attempt, Claim, Claimer, Ending, Store
 
 SCHEDULER_LOCK_NAMESPACE: Final = LockNamespace.SCHEDULER
 """The first half of every action's advisory lock, unless a scheduler is given another."""
@@ -95,7 +95,7 @@ class Scheduler(Agenda):
         self._poll_interval = poll_interval or (5.0 if self._store.announces else 1.0)
         self._max_running = max_running
         self._keep_runs = keep_runs
-        self._leases = Leases(self._store, self._claimer)
+        self._leases = Leases(self._store, self._claimer, self._count_lost)
         self._reports = Reports(self._store, self._in_trouble)
         self._running_actions: set[int] = set()
         self._runs: set[asyncio.Task[None]] = set()
@@ -274,7 +274,7 @@ class Scheduler(Agenda):
                 self._count(ending, taken=await self._reports.send(ending))
         finally:
             was_full = len(self._leases) >= self._max_running
-            self._leases.drop(run.id)
+            self._leases.drop(Attempt(run.id, run.attempt))
             self._not_running(run.action_id)
             if was_full or (ending is not None and ending.retry_in is not None):
                 self._wake.set()
@@ -285,15 +285,17 @@ class Scheduler(Agenda):
 
     def _count(self, ending: Ending, *, taken: bool) -> None:
         counts = self.statistics
-        counts.lost = self._leases.lost
         if not taken:
             counts.refused += 1
-            _log.warning("action=ending_refused run=%s attempt=%s: not ours any more", ending.run_id, ending.attempt)
+            _log.warning("action=ending_refused run=%s attempt=%s: not ours any more", *ending.of)
         elif ending.retry_in is not None:
             counts.retried += 1
         else:
             name = {RunState.TIMEOUT: "timed_out"}.get(ending.state, str(ending.state))
             setattr(counts, name, getattr(counts, name) + 1)
+
+    def _count_lost(self) -> None:
+        self.statistics.lost += 1
 
     def _in_trouble(self, where: str, error: BaseException) -> None:
         self.statistics.database_errors += 1

@@ -14,6 +14,13 @@ class DataRefused(BackendUnavailable):
     """The store is there, and does not take what it was given."""
 
 
+class Attempt(NamedTuple):
+    """Whose word it is that is given on a run: the fence."""
+
+    run_id: int
+    attempt: int
+
+
 class Claim(NamedTuple):
     """A run that is this instance's now, for one attempt and as long as its lease is renewed."""
 
@@ -22,10 +29,9 @@ class Claim(NamedTuple):
 
 
 class Ending(NamedTuple):
-    """How an attempt ended. ``run_id`` and ``attempt`` say whose word it is."""
+    """How an attempt ended."""
 
-    run_id: int
-    attempt: int
+    of: Attempt
     state: RunState
     duration: float
     error: str | None = None
@@ -82,12 +88,12 @@ class Store(Protocol):
         """Takes up the occurrence that ``action`` shows as its next, if nobody has; or, if it shows none, a new run."""
         ...
 
-    async def renew(self, claimer: Claimer, attempts: Collection[tuple[int, int]]) -> set[int]:
-        """The runs that are still ours, of those named by run id and attempt."""
+    async def renew(self, claimer: Claimer, attempts: Collection[Attempt]) -> set[Attempt]:
+        """Those that are still ours."""
         ...
 
-    async def finish(self, endings: Sequence[Ending]) -> set[int]:
-        """The runs whose endings were taken. The others are not ours any more."""
+    async def finish(self, endings: Sequence[Ending]) -> set[Attempt]:
+        """Those whose endings were taken. The others are not ours any more."""
         ...
 
     async def forget_runs(self, older_than: float) -> int:

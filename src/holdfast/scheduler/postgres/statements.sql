@@ -130,7 +130,7 @@ where a.id = n.id
 update holdfast.scheduled_run r set lease_until = clock_timestamp() + make_interval(secs => :lease)
 from unnest(cast(:ids as bigint[]), cast(:attempts as int4[])) as ours(id, attempt)
 where r.id = ours.id and r.attempt = ours.attempt and r.state = 'running' and r.instance = :instance
-returning r.id
+returning r.id, r.attempt
 
 -- name: finish
 update holdfast.scheduled_run r set
@@ -146,7 +146,7 @@ from jsonb_to_recordset(cast(:endings as jsonb)) as e(
     run_id int8, attempt int4, state text, duration float8, error text, result text, retry_in float8,
     handed_back boolean)
 where r.id = e.run_id and r.attempt = e.attempt and r.state = 'running'
-returning r.id
+returning r.id, r.attempt
 
 -- name: announce
 select pg_notify('holdfast_scheduler', cast(:namespace as text))

@@ -18,7 +18,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from ...engines.postgres.statements import read_statements
 from ..actions import RunState, ScheduledAction, ScheduledRun, action_from, run_from
 from ..planning import BUSY, MAX_RECOVERIES, counted, plan_due
-from ..store import Claim, Claimer, Ending, Look
+from ..store import Attempt, Claim, Claimer, Ending, Look
 from .catalogue import Catalogue
 from .database import Database
 from .listener import listen
@@ -138,15 +138,16 @@ class PostgresStore(Catalogue):
             return [Claim(after, claims[0].run)]
         return claims
 
-    async def renew(self, claimer: Claimer, attempts: Collection[tuple[int, int]]) -> set[int]:
+    async def renew(self, claimer: Claimer, attempts: Collection[Attempt]) -> set[Attempt]:
         bound = {"ids": [run for run, _ in attempts], "attempts": [attempt for _, attempt in attempts]}
         async with self._database.transaction() as connection:
-            return set(await connection.scalars(STATEMENTS["renew"], {**bound, **claimer._asdict()}))
+            renewed = await connection.execute(STATEMENTS["renew"], {**bound, **claimer._asdict()})
+            return {Attempt(*row) for row in renewed}
 
-    async def finish(self, endings: Sequence[Ending]) -> set[int]:
+    async def finish(self, endings: Sequence[Ending]) -> set[Attempt]:
         async with self._database.transaction() as connection:
-            bound = {"endings": json.dumps([ending._asdict() for ending in endings])}
-            taken = set(await connection.scalars(STATEMENTS["finish"], bound))
+            bound = {"endings": json.dumps([_flat(ending) for ending in endings])}
+            taken = {Attempt(*row) for row in await connection.execute(STATEMENTS["finish"], bound)}
             if any(ending.handed_back for ending in endings):
                 await connection.execute(STATEMENTS["announce"], self._bound())
         return taken
@@ -196,6 +197,10 @@ def _new_run(
         "error": error,
         **more,
     }
+
+
+def _flat(ending: Ending) -> dict[str, Any]:
+    return {**ending._asdict(), **ending.of._asdict()}
 
 
 def _not_counted(after: ScheduledAction, before: ScheduledAction) -> ScheduledAction:
