@@ -3,6 +3,7 @@
 On PostgreSQL, or (``async_db=None``) in this process's memory. Needs ``holdfast[scheduler]``.
 """
 
+from . import needs  # noqa: F401  first: it says what is missing
 from .actions import RunState, ScheduledAction, ScheduledRun
 from .agenda import NoSuchAction, NotNow
 from .checks import InvalidField
