@@ -93,6 +93,21 @@ def test_five_processes_that_execute_one_occurrence_at_the_same_moment_run_it_on
         assert count.fetchone() == {"n": 1}
 
 
+def test_an_action_whose_lock_somebody_holds_is_passed_over_until_it_is_free(
+    url: str, instance: Start, effects: Effects
+) -> None:
+    soon = datetime.now().astimezone() + timedelta(milliseconds=10)
+    locked = add(url, effects, "record", schedule_type="once", run_at=soon, misfire="run_once")
+    free = add(url, effects, "record", schedule_type="once", run_at=soon, misfire="run_once")
+    with psycopg.connect(url) as other:
+        other.execute("select pg_advisory_xact_lock(2, %s::int4)", (locked,))
+        instance()
+        effects.wait_for("ran")
+        time.sleep(0.5)
+        assert [effect["action"] for effect in effects.all("ran")] == [free]
+    assert [effect["action"] for effect in effects.wait_for("ran", 2)] == [free, locked]
+
+
 def test_what_was_created_elsewhere_starts_without_waiting_for_a_poll(
     url: str, instance: Start, effects: Effects
 ) -> None:
