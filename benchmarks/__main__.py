@@ -8,7 +8,7 @@ from importlib import import_module
 
 from .figure import show
 
-NAMES = ("imports", "memory", "file", "contention", "burst", "waiter", "postgres", "lease", "redis")
+NAMES = ("imports", "memory", "file", "contention", "burst", "waiter", "postgres", "lease", "redis", "scheduler")
 
 
 def main(names: list[str]) -> int:

@@ -32,6 +32,7 @@ LAYERS = [
     ["settings"],
     ["advisory", "session"],
     ["__init__"],
+    ["scheduler"],
     ["embedded"],
     ["testing", "cli"],
 ]

@@ -19,13 +19,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--updates", type=_count, default=100, metavar="N", help="how many each makes (default 100)")
     db_command = commands.add_parser("db", help="Holdfast's own tables in a PostgreSQL database")
 
-    from . import db
+    schedule_command = commands.add_parser("schedule", help="scheduled actions in a PostgreSQL database")
+
+    from . import db, schedule
 
     db.add_arguments(db_command)
+    schedule.add_arguments(schedule_command)
     given = parser.parse_args(arguments)
     try:
         if given.command == "db":
             return db.run(given)
+        if given.command == "schedule":
+            return schedule.run(given)
         from .demo import run
 
         return run(given.processes, given.updates)

@@ -22,11 +22,11 @@ def engine_from(source: Any, options: dict[str, Any]) -> PostgresEngine:
     if not hasattr(source, "dialect"):
         connect: Callable[[], psycopg.Connection[Any]] = source
         return PostgresEngine(connect, (connect,), **checked)
-    conninfo = _conninfo_of(getattr(source, "sync_engine", source))
+    conninfo = conninfo_of(getattr(source, "sync_engine", source))
     return PostgresEngine(lambda: psycopg.connect(conninfo), (conninfo,), **checked)
 
 
-def _conninfo_of(engine: Any) -> str:
+def conninfo_of(engine: Any) -> str:
     if engine.dialect.name != "postgresql":
         raise InvalidOption(f"configure: advisory locks need PostgreSQL; this engine speaks {engine.dialect.name}")
     known = {option.keyword.decode() for option in pq.Conninfo.get_defaults()}

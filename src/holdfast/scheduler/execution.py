@@ -1,0 +1,108 @@
+"""What a handler gets: the action, the run, a key for effects outside, and whether the run is still its own."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextvars import copy_context
+from typing import Any, TypeVar
+
+from ..errors import LockLost
+from .actions import ScheduledAction, ScheduledRun
+
+T = TypeVar("T")
+
+
+class ClaimLost(LockLost):
+    """The run is not this instance's any more; another may be at it."""
+
+
+class Execution:
+    """One attempt at a run, as its handler sees it. Its methods may be called from any thread."""
+
+    def __init__(self, action: ScheduledAction, run: ScheduledRun) -> None:
+        self.action = action
+        self.run = run
+        self._why: str | None = None
+        self._told = threading.Event()
+        self._lost = False
+        self.abandoned = False
+        """The instance ends and waits for nothing any more."""
+
+    @property
+    def idempotency_key(self) -> str:
+        """The same for every attempt at this occurrence."""
+        return self.run.idempotency_key
+
+    @property
+    def lost(self) -> bool:
+        """Whether the claim was lost: another instance may have been given the run."""
+        return self._lost
+
+    @property
+    def stopping(self) -> bool:
+        """Whether the handler is to end: its claim was lost, its time is over, or the instance shuts down.
+
+        An async handler is cancelled as well. One in a thread cannot be, and should look here now and then.
+        """
+        return self._told.is_set()
+
+    def check(self) -> None:
+        """Raises if the handler is to end."""
+        if self._lost:
+            raise ClaimLost(f"run {self.run.id} of action {self.action.id}: {self._why}")
+        if self.stopping:
+            raise asyncio.CancelledError(self._why)
+
+    def tell(self, why: str, *, lost: bool = False) -> None:
+        if lost:
+            self._lost = True
+        if not self.stopping or lost:
+            self._why = why
+        self._told.set()
+
+    async def in_thread(self, function: Callable[..., T], /, *arguments: Any, **named: Any) -> T:
+        """Calls ``function`` in a thread of its own, and does not return before that thread is done with it.
+
+        A thread cannot be stopped. So whoever cancels this waits, and the run keeps its lease until the work has really
+        ended; then what came of it counts, and ``stopping`` says that it was to end. The thread does not keep the
+        interpreter from ending.
+        """
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[T] = loop.create_future()
+        context = copy_context()
+
+        def settle(set_outcome: Callable[[Any], None], outcome: Any) -> None:
+            if not done.done():
+                set_outcome(outcome)
+
+        def work() -> None:
+            try:
+                outcome: tuple[Callable[[Any], None], Any] = (
+                    done.set_result, context.run(function, *arguments, **named),
+                )  # fmt: skip
+            except BaseException as error:
+                outcome = (done.set_exception, _raisable(error))
+            try:
+                loop.call_soon_threadsafe(settle, *outcome)
+            except RuntimeError:
+                pass  # the loop is closed: nobody waits any more
+
+        threading.Thread(target=work, name=f"holdfast-run-{self.run.id}", daemon=True).start()
+        try:
+            return await asyncio.shield(done)
+        except asyncio.CancelledError:
+            self.tell("it was cancelled")
+            while not done.done():
+                try:
+                    await asyncio.wait([done])
+                except asyncio.CancelledError:
+                    if self.abandoned:
+                        raise
+            return done.result()
+
+
+def _raisable(error: BaseException) -> BaseException:
+    # A future refuses this one, and would leave its waiter waiting.
+    return RuntimeError("StopIteration") if isinstance(error, StopIteration) else error

@@ -1,0 +1,29 @@
+"""Hearing what others announce, on a connection of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from typing import Final
+
+import psycopg
+
+CHANNEL: Final = "holdfast_scheduler"
+_AGAIN: Final = 1.0
+_log = logging.getLogger("holdfast.scheduler")
+
+
+async def listen(conninfo: str, payload: str, wake: Callable[[], None]) -> None:
+    """Until it is cancelled. While it cannot hear, the instance looks by itself, only later."""
+    while True:
+        try:
+            async with await psycopg.AsyncConnection.connect(conninfo, autocommit=True) as connection:
+                await connection.execute(f"listen {CHANNEL}")
+                wake()  # what was announced before that was not heard
+                async for notice in connection.notifies():
+                    if notice.payload == payload:
+                        wake()
+        except (psycopg.Error, OSError) as error:
+            _log.warning("action=listen_failed error=%s", str(error).partition("\n")[0])
+        await asyncio.sleep(_AGAIN)

@@ -1,0 +1,93 @@
+"""When an action is to run, by its schedule alone: pure, and in whatever time zone it names.
+
+Cron is read by ``cronsim``, which does what Debian's cron does when clocks change: what is to happen at a fixed time
+that is left out happens right after the gap, what is to happen at one that comes twice happens once, and what happens
+every so often goes on doing so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import UTC, datetime, timedelta
+from itertools import islice, takewhile
+from zoneinfo import ZoneInfo
+
+from cronsim import CronSim
+
+from .actions import ScheduledAction
+
+
+def first_occurrence(action: ScheduledAction, now: datetime) -> datetime | None:
+    """The first one from ``now`` on, or, of a ``once``, its time even if it has passed."""
+    if action.schedule_type == "once":
+        return _within(action, action.run_at)
+    return _within(action, next(_from(action, max(now, action.start_at or now)), None))
+
+
+def occurrence_after(action: ScheduledAction, occurrence: datetime) -> datetime | None:
+    if action.schedule_type == "once":
+        return None
+    return _within(action, next(_from(action, occurrence + timedelta(microseconds=1)), None))
+
+
+def newest_occurrences(action: ScheduledAction, oldest: datetime, now: datetime, count: int) -> list[datetime]:
+    """The last ``count`` occurrences from ``oldest`` to ``now``, in order; ``oldest`` is one."""
+    if action.schedule_type == "once":
+        return [oldest]
+    until = min(now, action.end_at or now)
+    begin = max(oldest, _well_before(action, until, count))
+    return list(takewhile(lambda moment: moment <= until, _from(action, begin)))[-count:] or [oldest]
+
+
+def _within(action: ScheduledAction, moment: datetime | None) -> datetime | None:
+    if moment is None or (action.end_at is not None and moment > action.end_at):
+        return None
+    return moment
+
+
+def _from(action: ScheduledAction, moment: datetime) -> Iterator[datetime]:
+    """Every occurrence that is not before ``moment``."""
+    if action.schedule_type == "cron":
+        # CronSim looks for what is later than what it is given, to the second.
+        before = _local(action, moment - timedelta(microseconds=1))
+        return (found.astimezone(UTC) for found in CronSim(_expression(action), before))
+    if action.schedule_type == "interval":
+        return _intervals(action, moment)
+    return iter(())
+
+
+def _intervals(action: ScheduledAction, moment: datetime) -> Iterator[datetime]:
+    # Counted from one fixed moment, not from the last occurrence: so they do not drift.
+    interval, anchor = timedelta(seconds=action.interval_seconds or 0), _anchor(action)
+    number = max(0 if action.start_at else 1, -((anchor - moment) // interval))
+    while True:
+        yield anchor + number * interval
+        number += 1
+
+
+def _anchor(action: ScheduledAction) -> datetime:
+    anchor = action.start_at or action.created_at
+    assert anchor is not None, "an interval is counted from the creation of its action"
+    return anchor
+
+
+def _well_before(action: ScheduledAction, moment: datetime, count: int) -> datetime:
+    """A moment from which at least ``count`` occurrences come, without counting from the beginning of time.
+
+    Found by going backwards. What is found so only marks a place: occurrences are always counted forwards from there,
+    since around a change of clocks the two ways need not meet the same moments.
+    """
+    if action.schedule_type == "interval":
+        return moment - (count + 1) * timedelta(seconds=action.interval_seconds or 0)
+    start = _local(action, moment + timedelta(seconds=1))
+    backwards = list(islice(CronSim(_expression(action), start, reverse=True), count + 2))
+    return backwards[-1].astimezone(UTC) - timedelta(hours=3) if backwards else moment
+
+
+def _local(action: ScheduledAction, moment: datetime) -> datetime:
+    return moment.astimezone(ZoneInfo(action.timezone))
+
+
+def _expression(action: ScheduledAction) -> str:
+    assert action.cron_expression is not None
+    return action.cron_expression

@@ -1,0 +1,170 @@
+"""``/scheduled-actions`` and ``holdfast schedule``, on a real PostgreSQL."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from actions_for_tests import state_of
+from fastapi import FastAPI
+from instances import wait_until
+
+from holdfast.cli import main as command
+from holdfast.scheduler import Scheduler
+from holdfast.scheduler.api import create_router
+from holdfast.testing import PATIENCE
+
+NEW = {"action_type": "send_notification", "name": "n", "action_config": {"message": "m"}}
+
+
+def with_api(url: str | None, use: Any) -> None:
+    async def main() -> None:
+        scheduler = Scheduler(url)
+        app = FastAPI()
+        app.include_router(create_router(scheduler))
+        try:
+            async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://test") as client:
+                await use(client, scheduler)
+        finally:
+            await scheduler.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("where", ["memory", "postgres"])
+def test_the_life_of_an_action(request: pytest.FixtureRequest, where: str) -> None:
+    async def use(client: httpx.AsyncClient, scheduler: Scheduler) -> None:
+        made = await client.post(
+            "/scheduled-actions", json={**NEW, "schedule_type": "interval", "interval_seconds": 60}
+        )
+        assert made.status_code == 201
+        place = f"/scheduled-actions/{made.json()['id']}"
+        assert (await client.get(place)).json() == made.json()
+        assert (await client.get("/scheduled-actions")).json() == [made.json()]
+        assert (await client.get("/scheduled-actions?status=paused")).json() == []
+        changed = await client.patch(place, json={"interval_seconds": 90})
+        assert changed.json()["interval_seconds"] == 90 and changed.json()["name"] == "n"
+        assert (await client.post(f"{place}/pause")).json()["status"] == "paused"
+        assert (await client.post(f"{place}/trigger")).status_code == 409
+        assert (await client.post(f"{place}/resume")).json()["status"] == "active"
+        triggered = await client.post(f"{place}/trigger", json={"payload": {"x": 1}})
+        assert triggered.status_code == 202 and triggered.json()["payload"] == {"x": 1}
+        again = await client.post(f"{place}/trigger")
+        assert again.status_code == 409 and "not ended" in again.json()["detail"]
+        await scheduler.start()
+        async with asyncio.timeout(PATIENCE):
+            while (runs := (await client.get(f"{place}/runs")).json())[-1]["state"] != "completed":  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        assert [run["state"] for run in runs] == ["skipped", "completed"]
+        assert (await client.delete(place)).status_code == 204
+        for gone in (
+            client.get(place),
+            client.delete(place),
+            client.get(f"{place}/runs"),
+            client.post(f"{place}/pause"),
+        ):
+            assert (await gone).status_code == 404
+
+    with_api(None if where == "memory" else request.getfixturevalue("url"), use)
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        ("cron_expression", {"schedule_type": "cron", "cron_expression": "nonsense"}),
+        ("timezone", {"timezone": "Mars/Olympus"}),
+        ("interval_seconds", {"schedule_type": "interval", "interval_seconds": 0.1}),
+        ("action_type", {"action_type": "unheard_of"}),
+        ("run_at", {"schedule_type": "once", "run_at": "2020-01-01T00:00:00Z"}),
+        ("schedule_type", {"schedule_type": "never"}),
+        ("max_retries", {"max_retries": -1}),
+        ("unknown", {"unknown": 1}),
+        ("id", {"id": 7}),
+        ("name", {"name": "\x00"}),
+    ],
+)
+def test_bad_input_is_a_422_that_names_the_field(field: str, wrong: dict[str, Any]) -> None:
+    async def use(client: httpx.AsyncClient, scheduler: Scheduler) -> None:
+        answer = await client.post("/scheduled-actions", json={**NEW, **wrong})
+        assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][:2] == ["body", field]
+        made = (await client.post("/scheduled-actions", json=NEW)).json()
+        changed = await client.patch(f"/scheduled-actions/{made['id']}", json=wrong)
+        assert changed.status_code == 422 and changed.json()["detail"][0]["loc"][:2] == ["body", field]
+        assert (await client.get("/scheduled-actions")).json() == [made]
+
+    with_api(None, use)
+
+
+def test_a_database_that_is_away_is_a_503() -> None:
+    async def use(client: httpx.AsyncClient, scheduler: Scheduler) -> None:
+        answer = await client.get("/scheduled-actions")
+        assert answer.status_code == 503 and "secret" not in answer.text
+
+    with_api("postgresql://u:secret@127.0.0.1:1/nothing", use)
+
+
+@pytest.mark.parametrize(
+    "path", ["0", "-1", "2147483648", "99999999999999999999", "x", "1/runs?limit=0", "1/runs?before=-1"]
+)
+def test_odd_ids_and_pages_are_the_callers_mistake(url: str, path: str) -> None:
+    async def use(client: httpx.AsyncClient, scheduler: Scheduler) -> None:
+        assert (await client.get(f"/scheduled-actions/{path}")).status_code == 422
+
+    with_api(url, use)
+
+
+def test_the_command_line_adds_shows_and_removes(
+    url: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", url)
+
+    def says(*words: str, code: int = 0) -> str:
+        assert command(["schedule", *words]) == code
+        return capsys.readouterr().out.strip()
+
+    number = says("add", "nightly", "--task", "my.tasks:nightly", "--cron", "0 3 * * *", "--timezone", "Europe/Berlin")
+    (line,) = says("list").splitlines()
+    assert line.split("\t")[:5] == [number, "nightly", "run_task", "cron", "active"]
+    assert json.loads(says("list", "--json"))["action_config"] == {"task": "my.tasks:nightly"}
+    says("pause", number)
+    says("trigger", number, code=1)
+    says("resume", number)
+    assert "pending" in says("trigger", number)
+    assert "not ended" in says("trigger", number, code=1)
+    assert [line.split("\t")[3] for line in says("runs", number).splitlines()] == ["skipped", "pending"]
+    says("rm", number)
+    assert says("list") == ""
+    for wrong in (["rm", number], ["add", "x", "--cron", "nonsense"], ["add", "x", "--config", "{"], ["runs", "-5"]):
+        assert command(["schedule", *wrong]) == 1
+        assert capsys.readouterr().err.startswith("holdfast: ")
+
+
+def test_a_worker_runs_what_it_imports_and_is_drained_by_sigterm(
+    url: str, tmp_path: Path, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "my_tasks.py").write_text(
+        "import asyncio\nfrom holdfast.scheduler import register_task\n\n"
+        "@register_task('slow')\nasync def slow():\n    await asyncio.sleep(1)\n    return 'slept'\n"
+    )
+    monkeypatch.setenv("HOLDFAST_DATABASE_URL", url)
+    words = [sys.executable, "-m", "holdfast.cli", "schedule", "worker", "--import", "my_tasks"]
+    worker = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, text=True, env=dict(os.environ))
+    try:
+        assert worker.stdout is not None and "is at work" in worker.stdout.readline()
+        assert command(["schedule", "add", "slow", "--task", "slow"]) == 0
+        assert command(["schedule", "trigger", "1"]) == 0
+        wait_until(lambda: state_of(db, 1) == "running", "it to begin")
+        worker.send_signal(signal.SIGTERM)
+        assert worker.wait(PATIENCE) == 0
+        assert state_of(db, 1) == "completed"
+        assert not db.execute("select from pg_locks where locktype = 'advisory'").fetchall()
+    finally:
+        worker.kill()
+        worker.communicate()

@@ -1,0 +1,256 @@
+"""``async_db=None``: the same scheduler, in memory, with no database at all; and what handlers can do to it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from holdfast.scheduler import ClaimLost, Execution, NoSuchAction, NotNow, RunState, ScheduledAction, Scheduler
+
+Handlers = dict[str, Any]
+
+
+def run(main: Coroutine[Any, Any, None]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(20):
+            await main
+
+    asyncio.run(bounded())
+
+
+async def until(condition: Callable[[], Any]) -> None:
+    while not condition():  # noqa: ASYNC110
+        await asyncio.sleep(0.005)
+
+
+async def outcome(scheduler: Scheduler, **fields: Any) -> Any:
+    """What a triggered run of such an action ends as."""
+    action = await scheduler.add(ScheduledAction(**fields))
+    assert action.id is not None
+    await scheduler.trigger(action.id)
+    while True:
+        (ended,) = await scheduler.runs(action.id)
+        if ended.state.final:
+            return ended
+        await asyncio.sleep(0.005)
+
+
+async def works(execution: Execution) -> dict[str, Any]:
+    return {"key": execution.idempotency_key}
+
+
+def in_thread(execution: Execution) -> str:
+    return "done"
+
+
+async def raises(execution: Execution) -> None:
+    raise KeyError("gone")
+
+
+async def hangs(execution: Execution) -> None:
+    await asyncio.Event().wait()
+
+
+async def ignores_cancelling(execution: Execution) -> str:
+    try:
+        await asyncio.sleep(5)
+    except asyncio.CancelledError:
+        await asyncio.sleep(0.3)
+    return "too late"
+
+
+HANDLERS: Handlers = {
+    "works": works,
+    "in_thread": in_thread,
+    "raises": raises,
+    "hangs": hangs,
+    "ignores": ignores_cancelling,
+    "error": lambda execution: {"error": "no luck"},
+    "no_success": lambda execution: {"success": False},
+    "odd": lambda execution: {"x": object()},
+    "nan": lambda execution: {"x": float("nan")},
+    "nul": lambda execution: {"x": "a\x00b"},
+    "huge": lambda execution: "x" * 1_000_000,
+    "stop_iteration": lambda execution: next(iter(())),
+}
+
+
+@pytest.mark.parametrize(
+    ("action_type", "state", "error"),
+    [
+        ("works", "completed", None),
+        ("in_thread", "completed", None),
+        ("raises", "failed", "KeyError: 'gone'"),
+        ("error", "failed", "no luck"),
+        ("no_success", "failed", "success: false"),
+        ("hangs", "timeout", "timeout of 0.2 s"),
+        ("ignores", "timeout", "timeout of 0.2 s"),
+        ("odd", "completed", None),
+        ("nan", "completed", None),
+        ("nul", "completed", None),
+        ("huge", "completed", None),
+        ("stop_iteration", "failed", "StopIteration"),
+    ],
+)
+@pytest.mark.parametrize("where", ["memory", "postgres"])
+def test_whatever_a_handler_does_ends_as_something_recorded(
+    request: pytest.FixtureRequest, where: str, action_type: str, state: str, error: str | None
+) -> None:
+    async_db = None if where == "memory" else request.getfixturevalue("url")
+
+    async def main() -> None:
+        async with Scheduler(async_db, dispatchers=HANDLERS) as scheduler:
+            ended = await outcome(scheduler, action_type=action_type, timeout_seconds=0.2)
+            assert ended.state == state and ended.attempt == 1 and ended.duration_seconds is not None
+            assert ended.error is None if error is None else error in ended.error
+            assert scheduler._running_actions == set()
+
+    run(main())
+
+
+def test_a_single_instance_runs_intervals_retries_and_events() -> None:
+    ran: list[str] = []
+
+    async def note(execution: Execution) -> None:
+        ran.append(execution.action.name)
+        if execution.action.name == "fails" and execution.run.attempt < 3:
+            raise RuntimeError("again")
+
+    async def main() -> None:
+        async with Scheduler(dispatchers={"note": note}) as scheduler:
+            await scheduler.add(
+                ScheduledAction(action_type="note", name="every", schedule_type="interval", interval_seconds=1)
+            )
+            await scheduler.add(ScheduledAction(action_type="note", name="event", event="go"))
+            await scheduler.fire("go")
+            ended = await outcome(scheduler, action_type="note", name="fails", max_retries=5, retry_delay_seconds=0.05)
+            assert (ended.state, ended.attempt) == (RunState.COMPLETED, 3)
+            await until(lambda: ran.count("every") >= 2)
+        assert ran.count("event") == 1 and ran.count("fails") == 3
+
+    run(main())
+
+
+def test_what_is_not_there_or_not_allowed_now_is_said() -> None:
+    async def main() -> None:
+        scheduler = Scheduler(dispatchers=HANDLERS)
+        with pytest.raises(NoSuchAction):
+            await scheduler.get(1)
+        action = await scheduler.add(ScheduledAction(action_type="works", max_executions=1))
+        assert action.id is not None
+        await scheduler.pause(action.id)
+        with pytest.raises(NotNow, match="paused"):
+            await scheduler.trigger(action.id)
+        await scheduler.resume(action.id)
+        await scheduler.trigger(action.id)
+        with pytest.raises(NotNow, match="1 times"):
+            await scheduler.trigger(action.id)
+        with pytest.raises(ValueError, match="execution_count"):
+            await scheduler.update(action.id, execution_count=0)
+        with pytest.raises(ValueError, match="payload"):
+            await scheduler.fire("x", object())
+
+    run(main())
+
+
+def test_a_changed_schedule_goes_on_from_now() -> None:
+    async def main() -> None:
+        scheduler = Scheduler(dispatchers=HANDLERS)
+        action = await scheduler.add(
+            ScheduledAction(action_type="works", schedule_type="interval", interval_seconds=3600)
+        )
+        assert action.id is not None and action.next_run_at is not None
+        changed = await scheduler.update(action.id, interval_seconds=60)
+        assert changed.next_run_at is not None and changed.next_run_at < action.next_run_at
+        renamed = await scheduler.update(action.id, name="other")
+        assert renamed.next_run_at == changed.next_run_at
+        with pytest.raises(ValueError, match="interval_seconds"):
+            await scheduler.update(action.id, interval_seconds=0)
+
+    run(main())
+
+
+def test_a_handler_in_a_thread_is_told_of_its_timeout_and_may_end_early() -> None:
+    def looks(execution: Execution) -> None:
+        while True:
+            execution.check()
+            time.sleep(0.005)
+
+    async def main() -> None:
+        async with Scheduler(dispatchers={"looks": looks}) as scheduler:
+            ended = await outcome(scheduler, action_type="looks", timeout_seconds=0.1)
+            assert ended.state == RunState.TIMEOUT
+
+    run(main())
+
+
+def test_a_handler_can_ask_whether_it_has_lost_its_claim() -> None:
+    seen: list[Any] = []
+
+    async def asks(execution: Execution) -> None:
+        try:
+            await asyncio.sleep(10)
+        except asyncio.CancelledError:
+            seen.append(execution.lost)
+            with pytest.raises(ClaimLost):
+                execution.check()
+            raise
+
+    async def main() -> None:
+        async with Scheduler(dispatchers={"asks": asks}, lease=0.6) as scheduler:
+            action = await scheduler.add(ScheduledAction(action_type="asks"))
+            assert action.id is not None
+            await scheduler.trigger(action.id)
+            await until(lambda: scheduler._running_actions)
+            await scheduler.remove(action.id)
+            await until(lambda: seen)
+        assert seen == [True] and scheduler.statistics.lost == 1
+
+    run(main())
+
+
+def test_no_more_than_max_running_run_at_once_and_the_rest_follow() -> None:
+    now_running, most = 0, 0
+
+    async def counts(execution: Execution) -> None:
+        nonlocal now_running, most
+        now_running += 1
+        most = max(most, now_running)
+        await asyncio.sleep(0.02)
+        now_running -= 1
+
+    async def main() -> None:
+        async with Scheduler(dispatchers={"counts": counts}, max_running=3) as scheduler:
+            action = await scheduler.add(ScheduledAction(action_type="counts", allow_concurrent=True))
+            assert action.id is not None
+            for _ in range(20):
+                await scheduler.trigger(action.id)
+            await until(lambda: scheduler.statistics.completed >= 20)
+        assert most == 3
+
+    run(main())
+
+
+def test_old_runs_are_forgotten_in_time() -> None:
+    async def main() -> None:
+        async with Scheduler(dispatchers=HANDLERS) as scheduler:
+            ended = await outcome(scheduler, action_type="works")
+            assert await scheduler._store.forget_runs(60) == 0
+            assert await scheduler._store.forget_runs(-1) == 1
+            assert list(await scheduler.runs(ended.action_id)) == []
+
+    run(main())
+
+
+def test_single_instance_mode_says_that_it_is(caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with Scheduler() as scheduler:
+            assert scheduler.ready and scheduler.health().mode == "single-instance"
+        assert not scheduler.ready
+
+    with caplog.at_level(logging.INFO):
+        run(main())
+    assert "mode=single-instance" in caplog.text
