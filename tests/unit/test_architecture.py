@@ -31,7 +31,10 @@ LAYERS = [
     ["_sync", "_async"],
     ["advisory"],
     ["__init__"],
+    ["agents"],
     ["embedded"],
+    ["hooks"],
+    ["server"],
     ["testing", "cli"],
 ]
 
