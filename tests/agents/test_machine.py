@@ -47,7 +47,7 @@ def test_a_command_amid_work_is_part_of_it_unless_the_user_began_anew() -> None:
     assert set(SUPERSEDED) <= set(TABLE)
 
 
-@pytest.mark.parametrize(("actor", "intent"), product(Actor, Intent))
+@pytest.mark.parametrize(("actor", "intent"), list(product(Actor, Intent)))
 def test_nothing_follows_complete(actor: Actor, intent: Intent) -> None:
     assert not allows(State.COMPLETE, actor, intent)
     with pytest.raises(InvalidTransition):
