@@ -17,6 +17,8 @@ from .payload import storable
 from .tables import Event
 
 QUESTION_TOOLS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})
+_LONGEST_PROJECT: Final = 2000
+"""Bytes. What is longer would not fit the index that keeps a folder from being two projects."""
 SAME_PROMPT_WITHIN: Final = timedelta(seconds=5)
 
 Effect = Callable[[Ledger, Event, dict[str, Any]], Awaitable[str]]
@@ -40,7 +42,7 @@ async def _fill_gaps(ledger: Ledger, payload: dict[str, Any]) -> None:
     agent.cwd = agent.cwd or storable(payload.get("cwd"))
     agent.transcript_path = agent.transcript_path or storable(payload.get("transcript_path"))
     agent.model = agent.model or storable(payload.get("model"))
-    if agent.project_id is None and agent.cwd:
+    if agent.project_id is None and agent.cwd and len(agent.cwd.encode()) <= _LONGEST_PROJECT:
         agent.project_id = await ledger.project(agent.cwd)
 
 
@@ -90,8 +92,7 @@ async def _user_prompt_submit(ledger: Ledger, event: Event, payload: dict[str, A
 
 
 async def _pre_tool_use(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
-    tool = payload.get("tool_name")
-    if tool in QUESTION_TOOLS:
+    if storable(payload.get("tool_name")) in QUESTION_TOOLS:
         return await _ask(ledger, event, payload, "tool", words.question_of(payload.get("tool_input")))
     command = await ledger.open_command()
     if command is not None and command.stands is State.AWAITING_INPUT:
@@ -105,7 +106,7 @@ async def _permission_request(ledger: Ledger, event: Event, payload: dict[str, A
 
 
 async def _notification(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
-    kind = payload.get("notification_type")
+    kind = storable(payload.get("notification_type"))
     if kind not in (None, "permission_prompt", "idle_prompt", "elicitation_dialog"):
         return "kept: asks for nothing"
     if kind in (None, "idle_prompt") and await ledger.open_command() is None:

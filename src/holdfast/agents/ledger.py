@@ -9,6 +9,7 @@ from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
 from . import machine
+from .database import notify
 from .machine import Actor, Intent, State
 from .payload import storable
 from .tables import Agent, Command, DeferredStop, Event, Project, Turn
@@ -116,3 +117,4 @@ class Ledger:
     async def defer_stop(self, command: Command, event: Event) -> None:
         values = {"agent_id": self.agent.id, "command_id": command.id, "event_id": event.id}
         await self._db.execute(insert(DeferredStop).values(**values).on_conflict_do_nothing())
+        await notify(self._db, "deferred")

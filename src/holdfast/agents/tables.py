@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
-from typing import Any
+from typing import Any, ClassVar
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Identity, MetaData, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, TIMESTAMP
@@ -17,7 +17,7 @@ Moment = TIMESTAMP(timezone=True)
 
 class Base(DeclarativeBase):
     metadata = MetaData(schema=SCHEMA)
-    type_annotation_map = {int: BigInteger, str: Text, datetime: Moment, bytes: BYTEA}
+    type_annotation_map: ClassVar = {int: BigInteger, str: Text, datetime: Moment, bytes: BYTEA}
 
 
 def _id() -> Mapped[int]:
