@@ -19,13 +19,18 @@ def main(arguments: Sequence[str] | None = None) -> int:
     demo.add_argument("--updates", type=_count, default=100, metavar="N", help="how many each makes (default 100)")
     db_command = commands.add_parser("db", help="Holdfast's own tables in a PostgreSQL database")
 
-    from . import db
+    serve_command = commands.add_parser("serve", help="the server: hooks of coding agents, API, page")
+
+    from . import db, serve
 
     db.add_arguments(db_command)
+    serve.add_arguments(serve_command)
     given = parser.parse_args(arguments)
     try:
         if given.command == "db":
             return db.run(given)
+        if given.command == "serve":
+            return serve.run(given)
         from .demo import run
 
         return run(given.processes, given.updates)
