@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import multiprocessing
-import os
 import signal
 import threading
 from collections.abc import AsyncIterator
@@ -32,8 +31,9 @@ _log = logging.getLogger("holdfast.server")
 def from_environment() -> FastAPI:
     """For uvicorn's workers, each of which is a process that was told nothing."""
     logs.configure()
-    if multiprocessing.parent_process() is not None:
-        die_with_parent(signal.SIGTERM, os.getppid())
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:  # not getppid(): it may be dead already
+        die_with_parent(signal.SIGTERM, parent.pid)
     return create_app(load())
 
 
