@@ -14,21 +14,13 @@ from sqlalchemy import text
 
 from ..agents import payload
 from ..agents.reception import Outcome
+from ..hooks import entries
 from .requests import granted, json_body, service_of
 from .tokens import HOOK, READ
 
 router = APIRouter()
 
-ROUTES: Final = {
-    "session-start": "SessionStart",
-    "session-end": "SessionEnd",
-    "user-prompt-submit": "UserPromptSubmit",
-    "stop": "Stop",
-    "notification": "Notification",
-    "pre-tool-use": "PreToolUse",
-    "post-tool-use": "PostToolUse",
-    "permission-request": "PermissionRequest",
-}
+ROUTES: Final = {route: event for event, route in entries.ROUTES.items()}
 
 _NAME: Final = {"type": "string", "minLength": 1, "maxLength": 100, "pattern": "^[!-~]+$"}
 _LONG_NAME: Final = _NAME | {"maxLength": 200}

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import socket
+import threading
+import time
 from contextlib import suppress
 from typing import Final
 
@@ -12,9 +15,16 @@ from uvicorn.supervisors import Multiprocess
 
 from .. import schema
 from ..errors import LockError
+from ..hooks.folders import spool_dir
+from ..hooks.shim import Server as HookServer
+from ..hooks.spool import Spool
+from ..hooks.token_file import token_in
 from . import logs, place, tokens
 from .settings import Settings
 
+_log = logging.getLogger("holdfast.server")
+
+_SPOOL_SECONDS: Final = 2.0
 _APPLICATION: Final = "holdfast.server.app:from_environment"
 _GRACE: Final = 20
 """Seconds for requests that are under way when the server is told to stop."""
@@ -27,6 +37,7 @@ def serve(settings: Settings) -> int:
         place.check_room(settings, url)
         _prepare_tokens(settings, url)
         _announce(settings, listener)
+        threading.Thread(target=_fetch_spooled, args=(settings, address(listener)), daemon=True).start()
         _run(settings, listener)
     return 0
 
@@ -34,7 +45,7 @@ def serve(settings: Settings) -> int:
 def _prepare_tokens(settings: Settings, url: str) -> None:
     everything = (tokens.HOOK, tokens.READ, tokens.ADMIN)
     for name, scopes in (("token", everything), ("hook-token", (tokens.HOOK,))):
-        token = tokens.token_in(settings.data_dir / name)
+        token = token_in(settings.data_dir / name)
         tokens.register(url, token, settings.tenant, scopes, f"{name} of the data folder")
 
 
@@ -62,6 +73,20 @@ def _announce(settings: Settings, listener: socket.socket) -> None:
     print(f"Holdfast listens on {at}")
     print(f"  hooks:  holdfast hooks install{'' if default else f' --url {at}'}")
     print(f"  token:  {settings.data_dir / 'token'}", flush=True)
+
+
+def _fetch_spooled(settings: Settings, at: str) -> None:
+    """Delivers what shims on this machine could not, while there was no server."""
+    by_name = at.replace("127.0.0.1", "localhost")
+    spools = [Spool(spool_dir(settings.data_dir, url)) for url in {at, by_name}]
+    server = HookServer(at, settings.data_dir, _GRACE)
+    while True:
+        for spool in spools:
+            try:
+                spool.deliver(server.send_late)
+            except OSError as error:
+                _log.warning("a spool cannot be read: %s", error, extra={"action": "spool_unread"})
+        time.sleep(_SPOOL_SECONDS)
 
 
 def _run(settings: Settings, listener: socket.socket) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Any
 
@@ -10,16 +9,13 @@ from pydantic import Field, SecretStr, ValidationError
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
 
 from ..errors import InvalidOption
+from ..hooks.folders import client_config_dir, data_dir
 
 CONFIG_FILE = "holdfast.toml"
 
 
-def _data_dir() -> Path:
-    return Path(os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share") / "holdfast"
-
-
 def _transcripts() -> Path:
-    return Path(os.environ.get("CLAUDE_CONFIG_DIR") or Path.home() / ".claude") / "projects"
+    return client_config_dir() / "projects"
 
 
 class Settings(BaseSettings):
@@ -28,7 +24,7 @@ class Settings(BaseSettings):
     )
 
     database_url: SecretStr | None = Field(None, description="postgresql://…; without it an embedded server is started")
-    data_dir: Path = Field(default_factory=_data_dir, description="tokens, and the embedded server's data")
+    data_dir: Path = Field(default_factory=data_dir, description="tokens, and the embedded server's data")
     host: str = Field("127.0.0.1", description="where to listen")
     port: int = Field(8765, ge=0, le=65535, description="0: any that is free")
     workers: int = Field(1, ge=1, le=64, description="processes")

@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import os
-import secrets
-import stat
 import time
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Final, NamedTuple
 
 import psycopg
@@ -16,7 +12,6 @@ from sqlalchemy import func, or_, select
 
 from ..agents.database import Database
 from ..agents.tables import Token
-from ..errors import LockError
 
 HOOK: Final = "hook"
 READ: Final = "read"
@@ -62,41 +57,6 @@ class Tokens:
 
 def digest(token: str) -> bytes:
     return hashlib.sha256(token.encode("utf-8", "replace")).digest()
-
-
-def new_token() -> str:
-    return f"hf_{secrets.token_urlsafe(32)}"
-
-
-def token_in(path: Path) -> str:
-    """The token that is kept in this file; made by whoever is the first to ask."""
-    try:
-        return _read(path)
-    except FileNotFoundError:
-        pass
-    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
-    file = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
-    try:
-        with open(file, "w") as writing:
-            writing.write(new_token() + "\n")
-        try:
-            os.link(beside, path)  # whole, or not at all; and never over another's
-        except FileExistsError:
-            pass
-    finally:
-        beside.unlink()
-    return _read(path)
-
-
-def _read(path: Path) -> str:
-    with open(path) as file:
-        if stat.S_IMODE(os.fstat(file.fileno()).st_mode) & 0o077:
-            raise LockError(f"{path} can be read by others: chmod 600 it, or delete it to have a new one made")
-        token = file.read().strip()
-    if len(token) < 20:
-        raise LockError(f"{path} holds no token: delete it to have one made")
-    return token
 
 
 def register(
