@@ -32,8 +32,10 @@ LAYERS = [
     ["settings"],
     ["advisory", "session"],
     ["__init__"],
-    ["scheduler"],
+    ["scheduler", "agents"],
     ["embedded"],
+    ["hooks"],
+    ["server"],
     ["testing", "cli"],
 ]
 

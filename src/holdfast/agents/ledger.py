@@ -1,0 +1,120 @@
+"""One agent's rows inside one transaction: its open command, and how turns move it through the state machine."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from sqlalchemy import func, select
+from sqlalchemy.dialects.postgresql import insert
+from sqlalchemy.ext.asyncio import AsyncSession
+
+from . import machine
+from .database import notify
+from .machine import Actor, Intent, State
+from .payload import storable
+from .tables import Agent, Command, DeferredStop, Event, Project, Turn
+
+
+class Ledger:
+    """Everything is read in this transaction, under the agent's lock: nothing from before it is used."""
+
+    def __init__(self, db: AsyncSession, agent: Agent, now: datetime) -> None:
+        self._db = db
+        self.agent = agent
+        self.now = now
+        """The database's clock, at the beginning of this transaction."""
+
+    @classmethod
+    async def open(cls, db: AsyncSession, agent_id: int) -> Ledger:
+        """The row is locked, too, against a holder that has lost the agent's lock and does not know yet."""
+        row = await db.execute(
+            select(Agent, func.now()).where(Agent.id == agent_id).with_for_update(key_share=True, of=Agent)
+        )
+        agent, now = row.one()
+        return cls(db, agent, now)
+
+    async def open_command(self) -> Command | None:
+        query = select(Command).where(Command.agent_id == self.agent.id, Command.state != State.COMPLETE)
+        return (await self._db.execute(query)).scalar_one_or_none()
+
+    async def last_command(self) -> Command | None:
+        query = select(Command).where(Command.agent_id == self.agent.id).order_by(Command.id.desc()).limit(1)
+        return (await self._db.execute(query)).scalar_one_or_none()
+
+    async def move(
+        self, command: Command | None, actor: Actor, intent: Intent, *, prompt_id: str | None = None, anew: bool = False
+    ) -> Command:
+        """Takes the command one step on, or opens one. The only place that sets a command's state."""
+        before = command.stands if command is not None else State.IDLE
+        step = machine.step(before, actor, intent, anew=anew)
+        if command is not None and step.opens_next:
+            self._set_state(command, State.COMPLETE)
+            await self._db.flush()  # before the next one: the database allows one that is open
+            command = None
+        if command is None:
+            command = Command(agent_id=self.agent.id, prompt_id=prompt_id, opened_at=self.now)
+            self._db.add(command)
+        self._set_state(command, step.state)
+        await self._db.flush()
+        return command
+
+    def _set_state(self, command: Command, state: State) -> None:
+        command.state = state
+        command.changed_at = self.now
+        command.completed_at = self.now if state is State.COMPLETE else None
+        if state is not State.AWAITING_INPUT:
+            command.waits_for = command.waits_for_tool_use = None
+
+    async def add_turn(
+        self,
+        command: Command,
+        actor: Actor,
+        intent: Intent,
+        *,
+        source: str,
+        event: Event,
+        text: object = None,
+        tool_name: object = None,
+    ) -> bool:
+        """Records a turn, unless the same one is there already."""
+        number = select(func.coalesce(func.max(Turn.number), 0) + 1).where(Turn.agent_id == self.agent.id)
+        statement = (
+            insert(Turn)
+            .values(
+                agent_id=self.agent.id,
+                command_id=command.id,
+                number=number.scalar_subquery(),
+                actor=actor,
+                intent=intent,
+                source=source,
+                text=storable(text),
+                tool_name=storable(tool_name),
+                event_id=event.id,
+            )
+            .on_conflict_do_nothing(index_elements=["agent_id", "source"])
+            .returning(Turn.id)
+        )
+        return (await self._db.execute(statement)).scalar_one_or_none() is not None
+
+    async def said_just_now(self, command: Command, text: str, within: timedelta) -> bool:
+        """Whether the user's last words to this command were the same, a moment ago."""
+        query = (
+            select(Turn.text, Turn.created_at)
+            .where(Turn.command_id == command.id, Turn.actor == Actor.USER)
+            .order_by(Turn.number.desc())
+            .limit(1)
+        )
+        last = (await self._db.execute(query)).one_or_none()
+        return last is not None and last[0] == text and self.now - last[1] < within
+
+    async def project(self, path: str) -> int:
+        """The project of a folder, made if need be. Agents of one project may come here at once."""
+        values = {"tenant": self.agent.tenant, "path": path}
+        await self._db.execute(insert(Project).values(**values).on_conflict_do_nothing())
+        query = select(Project.id).where(Project.tenant == self.agent.tenant, Project.path == path)
+        return (await self._db.execute(query)).scalar_one()
+
+    async def defer_stop(self, command: Command, event: Event) -> None:
+        values = {"agent_id": self.agent.id, "command_id": command.id, "event_id": event.id}
+        await self._db.execute(insert(DeferredStop).values(**values).on_conflict_do_nothing())
+        await notify(self._db, "deferred")

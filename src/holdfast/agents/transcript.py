@@ -1,0 +1,94 @@
+"""Reading an agent's transcript: only inside the allowed folder, only a regular file, only so much of it.
+
+The path comes from outside. The file is written while we read, in a format that changes: what is torn or unknown is
+passed over.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, Final
+
+from ..errors import LockError
+
+MOST_BYTES: Final = 4 * 2**20
+
+
+class Refused(LockError, ValueError):
+    """The transcript's path is not one that may be read."""
+
+
+def last_words(path: str, root: Path) -> str | None:
+    """What the agent said last, if that is in the file yet. Raises ``Refused``, or ``OSError`` if it is not there."""
+    for line in reversed(_last_lines(path, root)):
+        entry = _entry(line)
+        if entry is None or entry.get("isSidechain"):
+            continue
+        if entry.get("type") == "user":
+            return None  # the answer to this has yet to come
+        if entry.get("type") == "assistant":
+            return _text_of(entry)
+    return None
+
+
+def _text_of(entry: dict[str, Any]) -> str | None:
+    message = entry.get("message")
+    content = message.get("content") if isinstance(message, dict) else None
+    if isinstance(content, str):
+        return content
+    blocks = content if isinstance(content, list) else []
+    texts = [block.get("text") for block in blocks if isinstance(block, dict) and block.get("type") == "text"]
+    return "\n".join(text for text in texts if isinstance(text, str)) or None
+
+
+def _entry(line: bytes) -> dict[str, Any] | None:
+    try:
+        entry = json.loads(line)
+    except (ValueError, RecursionError):
+        return None
+    return entry if isinstance(entry, dict) else None
+
+
+def _last_lines(path: str, root: Path) -> list[bytes]:
+    file = _open_inside(path, root)
+    try:
+        size = os.fstat(file).st_size
+        begin = max(0, size - MOST_BYTES)
+        lines = os.pread(file, MOST_BYTES, begin).split(b"\n")
+    finally:
+        os.close(file)
+    return lines[1:] if begin else lines
+
+
+def _open_inside(path: str, root: Path) -> int:
+    """Opens step by step from the root, following no link: what is checked is what is opened."""
+    *folders, name = _parts_below(path, root)
+    at = os.open(os.path.realpath(root), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        for folder in folders:
+            below = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=at)
+            os.close(at)
+            at = below
+        # NONBLOCK: opening a FIFO would wait for a writer.
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=at)
+    except (NotADirectoryError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise Refused(f"{path!r} leads over a link, or to something that is no file") from error
+    finally:
+        os.close(at)
+    if not stat.S_ISREG(os.fstat(file).st_mode):
+        os.close(file)
+        raise Refused(f"{path!r} is not a regular file")
+    return file
+
+
+def _parts_below(path: str, root: Path) -> tuple[str, ...]:
+    if "\0" not in path and ".." not in Path(path).parts:
+        for base in (root, Path(os.path.realpath(root))):
+            if Path(path).is_relative_to(base) and Path(path) != base:
+                return Path(path).relative_to(base).parts
+    raise Refused(f"{path!r} is outside the folder of transcripts")

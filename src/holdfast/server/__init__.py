@@ -1,0 +1,1 @@
+"""``holdfast serve``: one ASGI application around the rest. Routes check and translate; what they do is elsewhere."""

@@ -1,0 +1,88 @@
+"""The ASGI application: its parts put together, and its life from the first request to the last."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import multiprocessing
+import signal
+import threading
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from types import FrameType
+from typing import Any
+
+from fastapi import FastAPI, Request
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import SQLAlchemyError
+
+from .. import __version__
+from ..agents.database import is_unavailable
+from ..embedded._prctl import die_with_parent
+from ..errors import BackendUnavailable
+from . import health, hooks, logs, place
+from .guard import Guard
+from .service import Service
+from .settings import Settings, load
+
+_log = logging.getLogger("holdfast.server")
+
+
+def from_environment() -> FastAPI:
+    """For uvicorn's workers, each of which is a process that was told nothing."""
+    logs.configure()
+    parent = multiprocessing.parent_process()
+    if parent is not None and parent.pid is not None:  # not getppid(): it may be dead already
+        die_with_parent(signal.SIGTERM, parent.pid)
+    return create_app(load())
+
+
+def create_app(settings: Settings) -> FastAPI:
+    app = FastAPI(
+        title="Holdfast", version=__version__, lifespan=_lifespan, docs_url=None, redoc_url=None,
+        openapi_url="/openapi.json", separate_input_output_schemas=False,
+    )  # fmt: skip
+    app.state.settings = settings
+    for part in (hooks, health):
+        app.include_router(part.router)
+    own_name = [] if settings.host in ("0.0.0.0", "::", "") else [settings.host]
+    app.add_middleware(Guard, hosts=[*own_name, *settings.allowed_hosts])
+    app.add_exception_handler(BackendUnavailable, _unavailable)
+    app.add_exception_handler(SQLAlchemyError, _unavailable)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    settings: Settings = app.state.settings
+    with place.database(settings) as url:
+        service = app.state.service = Service(settings, url)
+        try:
+            service.start()
+            _hear_of_the_end(service)
+            yield
+        finally:
+            await service.close()
+
+
+def _hear_of_the_end(service: Service) -> None:
+    """uvicorn tells the application when all requests are answered; those that wait must know before."""
+    if threading.current_thread() is not threading.main_thread():
+        return
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        before = signal.getsignal(number)
+
+        def handle(number: int, frame: FrameType | None, before: Any = before) -> None:
+            loop.call_soon_threadsafe(service.prepare_to_end)
+            if callable(before):
+                before(number, frame)
+
+        signal.signal(number, handle)
+
+
+async def _unavailable(request: Request, error: Exception) -> JSONResponse:
+    if not isinstance(error, BackendUnavailable) and not is_unavailable(error):
+        raise error
+    _log.error("unavailable: %s", type(error).__name__, extra={"action": "unavailable", "path": request.url.path})
+    return JSONResponse({"detail": "the database cannot be used"}, 503, {"Retry-After": "1"})

@@ -1,0 +1,106 @@
+"""``holdfast serve``: prepares the database, listens, says where, and runs the workers until it is told to stop."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import socket
+import threading
+import time
+from contextlib import suppress
+from typing import Final
+
+import uvicorn
+from uvicorn.supervisors import Multiprocess
+
+from .. import schema
+from ..errors import LockError
+from ..hooks.folders import spool_dir
+from ..hooks.shim import Server as HookServer
+from ..hooks.spool import Spool
+from ..hooks.token_file import token_in
+from . import logs, place, tokens
+from .settings import Settings
+
+_log = logging.getLogger("holdfast.server")
+
+_SPOOL_SECONDS: Final = 2.0
+_APPLICATION: Final = "holdfast.server.app:from_environment"
+_GRACE: Final = 20
+"""Seconds for requests that are under way when the server is told to stop."""
+
+
+def serve(settings: Settings) -> int:
+    logs.configure()
+    with place.database(settings) as url, _listen(settings) as listener:
+        schema.upgrade(url)
+        place.check_room(settings, url)
+        _prepare_tokens(settings, url)
+        _announce(settings, listener)
+        threading.Thread(target=_fetch_spooled, args=(settings, address(listener)), daemon=True).start()
+        _run(settings, listener)
+    return 0
+
+
+def _prepare_tokens(settings: Settings, url: str) -> None:
+    everything = (tokens.HOOK, tokens.READ, tokens.ADMIN)
+    for name, scopes in (("token", everything), ("hook-token", (tokens.HOOK,))):
+        token = token_in(settings.data_dir / name)
+        tokens.register(url, token, settings.tenant, scopes, f"{name} of the data folder")
+
+
+def _listen(settings: Settings) -> socket.socket:
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.socket(family)
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((settings.host, settings.port))
+        listener.listen(1024)
+    except OSError as error:
+        raise LockError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
+    listener.set_inheritable(True)
+    return listener
+
+
+def address(listener: socket.socket) -> str:
+    host, port = listener.getsockname()[:2]
+    return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
+
+
+def _announce(settings: Settings, listener: socket.socket) -> None:
+    at = address(listener)
+    default = at == "http://127.0.0.1:8765"
+    print(f"Holdfast listens on {at}")
+    print(f"  hooks:  holdfast hooks install{'' if default else f' --url {at}'}")
+    print(f"  token:  {settings.data_dir / 'token'}", flush=True)
+
+
+def _fetch_spooled(settings: Settings, at: str) -> None:
+    """Delivers what shims on this machine could not, while there was no server."""
+    by_name = at.replace("127.0.0.1", "localhost")
+    spools = [Spool(spool_dir(settings.data_dir, url)) for url in {at, by_name}]
+    server = HookServer(at, settings.data_dir, _GRACE)
+    while True:
+        for spool in spools:
+            try:
+                spool.deliver(server.send_late)
+            except OSError as error:
+                _log.warning("a spool cannot be read: %s", error, extra={"action": "spool_unread"})
+        time.sleep(_SPOOL_SECONDS)
+
+
+def _run(settings: Settings, listener: socket.socket) -> None:
+    config = uvicorn.Config(
+        _APPLICATION, factory=True, workers=settings.workers, log_config=None, access_log=False, server_header=False,
+        loop="asyncio", timeout_graceful_shutdown=_GRACE, timeout_keep_alive=30,
+    )  # fmt: skip
+    if settings.workers > 1:
+        Multiprocess(config, sockets=[listener]).run()
+        return
+    # uvicorn ends a process by the signal that it got. To be told to stop and to have stopped is no failure.
+    before = signal.signal(signal.SIGTERM, lambda *_: None)
+    try:
+        with suppress(KeyboardInterrupt):
+            uvicorn.Server(config).run(sockets=[listener])
+    finally:
+        signal.signal(signal.SIGTERM, before)

@@ -1,0 +1,52 @@
+"""Everything that a worker consists of, and its life: built, started, told that the end is near, closed."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import AsyncExitStack
+from typing import Final
+
+from .._async.locks import AsyncLocks
+from ..agents.database import Database
+from ..agents.deferred import DeferredStops
+from ..agents.drainer import Drainer
+from ..agents.processing import Processor
+from ..agents.reception import Reception
+from .settings import Settings
+from .tokens import Tokens
+
+LOCK_CONNECTIONS: Final = 1
+LOCK_WAITERS: Final = 8
+LISTENERS: Final = 1
+
+
+class Service:
+    def __init__(self, settings: Settings, url: str) -> None:
+        self.settings = settings
+        self.database = Database(url, pool_size=settings.pool_size, max_overflow=settings.max_overflow)
+        self.locks = AsyncLocks.from_url(url, max_connections=LOCK_CONNECTIONS, max_waiting=LOCK_WAITERS)
+        self.tokens = Tokens(self.database)
+        processor = Processor(self.database, self.locks, connections=settings.connections)
+        deferred = DeferredStops(self.database, processor, settings.transcripts)
+        self.drainer = Drainer(self.database, processor, deferred)
+        self.reception = Reception(self.database, processor, self.drainer, wait=settings.hook_wait)
+        self.ending = asyncio.Event()
+
+    def start(self) -> None:
+        self.drainer.start()
+
+    def prepare_to_end(self) -> None:
+        """No more waiting: whatever takes long answers now."""
+        self.ending.set()
+        self.reception.close()
+
+    async def close(self) -> None:
+        self.prepare_to_end()
+        async with AsyncExitStack() as closing:  # each, whatever becomes of the others
+            closing.push_async_callback(self.database.close)
+            closing.push_async_callback(self.locks.close)
+            closing.push_async_callback(self.drainer.stop)
+
+
+def connections_of_a_worker(settings: Settings) -> int:
+    return settings.connections + LOCK_CONNECTIONS + LOCK_WAITERS + LISTENERS

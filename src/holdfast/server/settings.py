@@ -1,0 +1,61 @@
+"""What can be set: by ``HOLDFAST_…`` variables, or in table ``[server]`` of ``holdfast.toml`` in the current folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, SecretStr, ValidationError
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+
+from ..errors import InvalidOption
+from ..hooks.folders import client_config_dir, data_dir
+
+CONFIG_FILE = "holdfast.toml"
+
+
+def _transcripts() -> Path:
+    return client_config_dir() / "projects"
+
+
+class Settings(BaseSettings):
+    model_config = SettingsConfigDict(
+        env_prefix="HOLDFAST_", toml_file=CONFIG_FILE, toml_table_header=("server",), hide_input_in_errors=True
+    )
+
+    database_url: SecretStr | None = Field(None, description="postgresql://…; without it an embedded server is started")
+    data_dir: Path = Field(default_factory=data_dir, description="tokens, and the embedded server's data")
+    host: str = Field("127.0.0.1", description="where to listen")
+    port: int = Field(8765, ge=0, le=65535, description="0: any that is free")
+    workers: int = Field(1, ge=1, le=64, description="processes")
+    pool_size: int = Field(15, ge=1, description="connections that each worker keeps")
+    max_overflow: int = Field(10, ge=0, description="further ones that it opens when it needs them")
+    allowed_hosts: list[str] = Field([], description="names this server is called by, beside localhost")
+    max_body: int = Field(8 * 2**20, ge=1024, description="bytes of a request at most")
+    hook_wait: float = Field(15.0, ge=0, description="seconds that a hook waits for its agent's lock")
+    transcripts: Path = Field(default_factory=_transcripts, description="the only folder that transcripts are read in")
+    tenant: str = Field("default", min_length=1, description="of the tokens that the first start makes")
+
+    @classmethod
+    def settings_customise_sources(
+        cls, settings_cls: type[BaseSettings], init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource, dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:  # fmt: skip
+        return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def connections(self) -> int:
+        """Of the pool of one worker."""
+        return self.pool_size + self.max_overflow
+
+
+def load(**given: Any) -> Settings:
+    """The settings, or ``InvalidOption`` that names what is wrong and shows no value."""
+    try:
+        return Settings(**given)
+    except ValidationError as error:
+        wrong = "; ".join(f"{'.'.join(map(str, each['loc']))}: {each['msg']}" for each in error.errors())
+        raise InvalidOption(f"settings: {wrong}") from None
+    except ValueError as error:  # TOML that cannot be read
+        raise InvalidOption(f"{CONFIG_FILE}: {error}") from None

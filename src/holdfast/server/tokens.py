@@ -1,0 +1,73 @@
+"""Who may call: bearer tokens with scopes, each of one tenant. The database knows their digests only."""
+
+from __future__ import annotations
+
+import hashlib
+import time
+from collections.abc import Iterable
+from typing import Final, NamedTuple
+
+import psycopg
+from sqlalchemy import func, or_, select
+
+from ..agents.database import Database
+from ..agents.tables import Token
+
+HOOK: Final = "hook"
+READ: Final = "read"
+ADMIN: Final = "admin"
+PAGE: Final = "page"
+"""Not for calls: to be exchanged for a browser's cookie, once."""
+
+_REMEMBERED_FOR: Final = 5.0
+_REMEMBERED: Final = 1000
+
+
+class Grant(NamedTuple):
+    tenant: str
+    scopes: frozenset[str]
+
+
+class Tokens:
+    """Looks tokens up. What was found is remembered for some seconds, and so a revoked one is good that long."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._remembered: dict[bytes, tuple[float, Grant]] = {}
+
+    async def grant(self, token: str) -> Grant | None:
+        key = digest(token)
+        at, grant = self._remembered.get(key, (0.0, None))
+        if grant is not None and time.monotonic() - at < _REMEMBERED_FOR:
+            return grant
+        query = select(Token.tenant, Token.scopes).where(
+            Token.digest == key, or_(Token.expires_at.is_(None), Token.expires_at > func.now())
+        )
+        async with self._database.statement() as connection:
+            row = (await connection.execute(query)).one_or_none()
+        if row is None:
+            self._remembered.pop(key, None)
+            return None
+        if len(self._remembered) >= _REMEMBERED:
+            self._remembered.clear()
+        grant = Grant(row[0], frozenset(row[1]))
+        self._remembered[key] = (time.monotonic(), grant)
+        return grant
+
+
+def digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "replace")).digest()
+
+
+def register(
+    url: str, token: str, tenant: str, scopes: Iterable[str], note: str, *, seconds: float | None = None
+) -> None:
+    """Makes a token known to the database."""
+    with psycopg.connect(url) as connection:
+        connection.execute("delete from holdfast.token where expires_at < now()")
+        connection.execute(
+            "insert into holdfast.token (digest, tenant, scopes, note, expires_at) "
+            "values (%s, %s, %s, %s, now() + make_interval(secs => %s)) "
+            "on conflict (digest) do update set tenant = excluded.tenant, scopes = excluded.scopes",
+            (digest(token), tenant, sorted(scopes), note, seconds),
+        )

@@ -1,0 +1,193 @@
+"""A server is killed, told to stop, or loses its database: nothing that was accepted is lost, nothing is left over."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import psycopg
+import pytest
+from running import RECORDED, Running, event, wait_until
+from test_hook_routes import agent_of, locked, pending
+
+from holdfast import schema
+from holdfast.embedded import start_postgres
+from holdfast.testing import PATIENCE
+
+Db = psycopg.Connection[Any]
+
+
+def post_without_waiting(server: Running, *reports: dict[str, Any]) -> Callable[[], list[httpx.Response | Exception]]:
+    """Sends from a thread. What is returned waits for the answers."""
+    answers: list[httpx.Response | Exception] = []
+
+    def send(report: dict[str, Any]) -> None:
+        try:
+            with server.client() as client:
+                answers.append(client.post("/hook", json=report))
+        except httpx.TransportError as error:
+            answers.append(error)
+
+    threads = [threading.Thread(target=send, args=(report,)) for report in reports]
+    for thread in threads:
+        thread.start()
+
+    def join() -> list[httpx.Response | Exception]:
+        for thread in threads:
+            thread.join()
+        return answers
+
+    return join
+
+
+def test_killed_between_storing_and_processing_nothing_is_lost(start: Callable[..., Running], db: Db) -> None:
+    server = start()
+    session = RECORDED[0]["session_id"]
+    with server.client() as client:
+        client.post("/hook", json=RECORDED[0])
+    with locked(db, agent_of(db, session)):
+        joins = []
+        for number, report in enumerate(RECORDED[1:], 1):
+            joins.append(post_without_waiting(server, report))
+            wait_until(lambda number=number: pending(db) == number, "it was not stored")  # type: ignore[misc]
+        server.kill()
+        for join in joins:
+            join()
+    assert pending(db) == 5
+    start()
+    wait_until(lambda: not pending(db), "what was left was not worked off")
+    done = db.execute("select name, effect from holdfast.event order by processed_at").fetchall()
+    assert [name for name, _ in done] == [report["hook_event_name"] for report in RECORDED]
+    assert [effect for _, effect in done] == ["registered", "opened", "at work", "progress", "completed", "ended"]
+
+
+def test_a_living_server_works_off_what_a_killed_one_has_left(start: Callable[..., Running], db: Db) -> None:
+    killed, _living = start(), start()
+    with killed.client() as client:
+        client.post("/hook", json=event("Note"))
+    with locked(db, agent_of(db)):
+        join = post_without_waiting(killed, event("UserPromptSubmit", prompt="x"))
+        wait_until(lambda: pending(db) == 1, "it was not stored")
+        killed.kill()
+        join()
+    wait_until(lambda: not pending(db), "what was left was not worked off")
+
+
+def test_told_to_stop_it_answers_whoever_waits_and_leaves_no_lock(start: Callable[..., Running], db: Db) -> None:
+    server = start()
+    with server.client() as client:
+        client.post("/hook", json=event("Note"))
+    agent = agent_of(db)
+    with locked(db, agent):
+        join = post_without_waiting(server, *(event("PostToolUse", tool_use_id=f"t{n}") for n in range(10)))
+        wait_until(lambda: pending(db) == 10, "they were not stored")
+        assert server.terminate() == 0
+        answers = join()
+        assert {getattr(answer, "status_code", answer) for answer in answers} == {202}
+        others = "select count(*) from pg_locks where locktype = 'advisory' and pid <> pg_backend_pid()"
+        in_this_database = f"{others} and database = (select oid from pg_database where datname = current_database())"
+        assert db.execute(in_this_database).fetchone() == (0,)
+        assert db.execute("select count(*) from pg_stat_activity where datname = current_database()").fetchone() == (1,)
+    assert pending(db) == 10
+    start()
+    wait_until(lambda: not pending(db), "what was left was not worked off")
+
+
+def test_workers_do_not_outlive_the_process_that_started_them(start: Callable[..., Running], db: Db) -> None:
+    server = start(HOLDFAST_WORKERS="2")
+    server.kill()
+    connections = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
+    wait_until(lambda: db.execute(connections).fetchone() == (0,), "a worker lives on")
+
+
+def test_a_worker_that_is_killed_is_replaced(start: Callable[..., Running], db: Db) -> None:
+    server = start(HOLDFAST_WORKERS="2")
+    listening = "select pid, application_name from pg_stat_activity where query = 'listen holdfast_inbox'"
+    wait_until(lambda: len(db.execute(listening).fetchall()) == 2, "two workers listen")
+    before = {name for _, name in db.execute(listening)}
+    victim = int(sorted(before)[0].removeprefix("holdfast[").removesuffix("]"))
+    os.kill(victim, signal.SIGKILL)
+    wait_until(lambda: len({name for _, name in db.execute(listening)} - before) == 1, "no new worker came")
+    with server.client() as client:
+        assert client.post("/hook", json=event("Note")).status_code == 200
+
+
+@pytest.mark.parametrize("mode", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
+def test_the_database_is_restarted_under_load(tmp_path: Path, mode: signal.Signals) -> None:
+    settings = {"synchronous_commit": "on", "fsync": "off"}
+    with start_postgres(tmp_path / "pg", options=settings) as postgres:
+        schema.upgrade(postgres.url)
+        with Running({"HOLDFAST_DATABASE_URL": postgres.url}, tmp_path / "data") as server:
+            accepted = asyncio.run(_load_while_restarting(server, tmp_path, mode, settings))
+            with psycopg.connect(postgres.url, autocommit=True) as db:
+                wait_until(lambda: not pending(db), "the inbox was not worked off")
+                stored = {key for (key,) in db.execute("select identity from holdfast.event")}
+                assert accepted <= stored, "what was accepted is there"
+                assert db.execute("select count(*) from holdfast.event where status <> 'done'").fetchone() == (0,)
+                for agent in range(6):
+                    done = db.execute(
+                        "select number from holdfast.event where agent_id = %s order by processed_at",
+                        (agent_of(db, f"s{agent}"),),
+                    ).fetchall()
+                    assert done == sorted(done), "in order"
+            assert server.is_ready()
+            assert server.terminate() == 0
+        assert "Traceback" not in server.log.read_text()
+
+
+async def _load_while_restarting(
+    server: Running, folder: Path, mode: signal.Signals, settings: dict[str, str]
+) -> set[str]:
+    """Six agents report without pause; amid that the database goes down and comes up again. What was accepted."""
+    accepted: set[str] = set()
+    statuses: set[int] = set()
+    going = True
+
+    async def report(client: httpx.AsyncClient, agent: int) -> None:
+        number = 0
+        while going:
+            number += 1
+            tool = f"a{agent}n{number}"
+            answer = await client.post("/hook", json=event("PostToolUse", f"s{agent}", tool_use_id=tool))
+            statuses.add(answer.status_code)
+            if answer.is_success:
+                accepted.add(f"PostToolUse {tool}")
+
+    async with server.async_client() as client, asyncio.TaskGroup() as agents:
+        for agent in range(6):
+            agents.create_task(report(client, agent))
+
+        async def more_than(count: int) -> None:
+            async with asyncio.timeout(2 * PATIENCE):
+                while len(accepted) <= count:  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+
+        await more_than(30)
+        os.kill(int((folder / "pg" / "postgres" / "cluster" / "postmaster.pid").read_text().split()[0]), mode)
+        again = await asyncio.to_thread(start_postgres, folder / "pg", options=settings)
+        await more_than(len(accepted) + 30)
+        going = False
+    again.close()
+    assert statuses <= {200, 202, 503}, "never a 500"
+    return accepted
+
+
+def test_secrets_are_in_no_log_and_no_answer(tmp_path: Path, url: str) -> None:
+    """A fault run with a password in the address, and a token that is unknown."""
+    secret = "s3cret-pass"
+    address = url.replace("@/", f":{secret}@/")
+    with Running({"HOLDFAST_DATABASE_URL": address}, tmp_path / "data") as server:
+        with server.client() as client:
+            client.post("/hook", json=event("UserPromptSubmit", prompt="my words"))
+            answer = client.post("/hook", json=event("Note"), headers={"Authorization": "Bearer hf_" + "x" * 40})
+            assert answer.status_code == 401 and "hf_x" not in answer.text
+        with psycopg.connect(url, autocommit=True) as db:
+            db.execute("select pg_terminate_backend(pid) from pg_stat_activity where application_name like 'holdfast%'")
+        server.terminate()
+        log = server.log.read_text()
+    for hidden in (secret, server.token, "my words"):
+        assert hidden not in log
