@@ -10,7 +10,7 @@ READY := $(VENV)/.ready
 .PHONY: serve test test-slow lint format mirror public-face bench clean
 
 serve: $(READY)
-	@$(BIN)/holdfast demo
+	@$(BIN)/holdfast serve
 
 test: $(READY)
 	@$(BIN)/pytest --durations=15 --durations-min=0.2

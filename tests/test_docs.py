@@ -73,6 +73,17 @@ def test_the_engine_table_of_the_readme_says_what_the_engines_declare(tmp_path: 
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
-def test_make_serve_is_the_demo() -> None:
+def test_make_serve_is_the_server() -> None:
     command = subprocess.run(["make", "-n", "serve"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
-    assert "holdfast demo" in command
+    assert "holdfast serve" in command
+
+
+def test_the_servers_page_names_every_setting_with_its_default() -> None:
+    from holdfast.server.settings import Settings
+
+    shown = (ROOT / "docs" / "server.md").read_text()
+    for name, field in Settings.model_fields.items():
+        row = next((line for line in shown.splitlines() if line.startswith(f"| `{name}` |")), None)
+        assert row is not None, name
+        if isinstance(field.default, int | float | str):
+            assert f"| {field.default} |" in row.replace("`", ""), row

@@ -13,6 +13,8 @@ import pytest
 from running import RECORDED, Running, event, wait_until
 
 from holdfast import LockNamespace
+from holdfast.hooks.folders import spool_dir
+from holdfast.hooks.spool import Spool
 from holdfast.server.hooks import ROUTES
 
 Db = psycopg.Connection[Any]
@@ -228,3 +230,14 @@ def test_unknown_events_and_fields_are_kept(server: Running, db: Db) -> None:
     row = db.execute("select name, effect, payload::text from holdfast.event").fetchone()
     assert row is not None and row[:2] == ("BrandNewEvent", "kept")
     assert json.loads(row[2]) == strange
+
+
+def test_what_a_shim_has_spooled_is_fetched_by_the_server_and_comes_late(server: Running, db: Db) -> None:
+    with server.client() as client:
+        client.post("/hook", json=event("SessionEnd", reason="logout"))
+    spool = Spool(spool_dir(server.data, server.address))
+    spool.add("d1", json.dumps(event("SessionStart", source="startup", model="m")).encode())
+    wait_until(lambda: spool.empty, "the spool was not fetched")
+    assert db.execute("select name, late from holdfast.event order by number").fetchall()[-1] == ("SessionStart", True)
+    row = db.execute("select model, ended_at is not null from holdfast.agent").fetchone()
+    assert row == ("m", True), "it fills gaps, and revives nobody"

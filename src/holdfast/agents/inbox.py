@@ -68,6 +68,7 @@ def mark_done(event: Event, effect: str) -> None:
     event.status = "done"
     event.effect = effect
     event.processed_at = func.clock_timestamp()
+    event.processed_in = func.txid_current()
     event.retry_at = None
 
 
@@ -78,6 +79,7 @@ def mark_failed(event: Event, error: Exception) -> None:
     if event.failures >= MOST_FAILURES:
         event.status = "set_aside"
         event.processed_at = func.clock_timestamp()
+        event.processed_in = func.txid_current()
         event.retry_at = None
     else:
         event.retry_at = func.clock_timestamp() + FIRST_PAUSE * 2 ** (event.failures - 1)

@@ -92,6 +92,7 @@ class Event(Base):
     status: Mapped[str] = mapped_column(server_default="pending")
     received_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
     processed_at: Mapped[datetime | None]
+    processed_in: Mapped[int | None]
     effect: Mapped[str | None]
     failures: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     error: Mapped[str | None]

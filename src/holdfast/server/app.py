@@ -20,7 +20,7 @@ from .. import __version__
 from ..agents.database import is_unavailable
 from ..embedded._prctl import die_with_parent
 from ..errors import BackendUnavailable
-from . import health, hooks, logs, place
+from . import api, health, hooks, logs, page, place
 from .guard import Guard
 from .service import Service
 from .settings import Settings, load
@@ -43,7 +43,7 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_url="/openapi.json", separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.settings = settings
-    for part in (hooks, health):
+    for part in (hooks, api, page, health):
         app.include_router(part.router)
     own_name = [] if settings.host in ("0.0.0.0", "::", "") else [settings.host]
     app.add_middleware(Guard, hosts=[*own_name, *settings.allowed_hosts])

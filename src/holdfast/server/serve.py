@@ -18,8 +18,9 @@ from ..errors import LockError
 from ..hooks.folders import spool_dir
 from ..hooks.shim import Server as HookServer
 from ..hooks.spool import Spool
-from ..hooks.token_file import token_in
+from ..hooks.token_file import new_token, token_in
 from . import logs, place, tokens
+from .page import CODE_SECONDS
 from .settings import Settings
 
 _log = logging.getLogger("holdfast.server")
@@ -35,18 +36,22 @@ def serve(settings: Settings) -> int:
     with place.database(settings) as url, _listen(settings) as listener:
         schema.upgrade(url)
         place.check_room(settings, url)
-        _prepare_tokens(settings, url)
-        _announce(settings, listener)
+        code = _prepare_tokens(settings, url)
+        _announce(settings, listener, code)
         threading.Thread(target=_fetch_spooled, args=(settings, address(listener)), daemon=True).start()
         _run(settings, listener)
     return 0
 
 
-def _prepare_tokens(settings: Settings, url: str) -> None:
+def _prepare_tokens(settings: Settings, url: str) -> str:
+    """Makes the first tokens, and the code by which a browser is let in, which is returned."""
     everything = (tokens.HOOK, tokens.READ, tokens.ADMIN)
     for name, scopes in (("token", everything), ("hook-token", (tokens.HOOK,))):
         token = token_in(settings.data_dir / name)
         tokens.register(url, token, settings.tenant, scopes, f"{name} of the data folder")
+    code = new_token()
+    tokens.register(url, code, settings.tenant, (tokens.PAGE,), "lets a browser in, once", seconds=CODE_SECONDS)
+    return code
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -67,10 +72,11 @@ def address(listener: socket.socket) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _announce(settings: Settings, listener: socket.socket) -> None:
+def _announce(settings: Settings, listener: socket.socket, code: str) -> None:
     at = address(listener)
     default = at == "http://127.0.0.1:8765"
     print(f"Holdfast listens on {at}")
+    print(f"  page:   {at}/?code={code}   (lets one browser in, within the hour)")
     print(f"  hooks:  holdfast hooks install{'' if default else f' --url {at}'}")
     print(f"  token:  {settings.data_dir / 'token'}", flush=True)
 

@@ -12,6 +12,7 @@ from ..agents.deferred import DeferredStops
 from ..agents.drainer import Drainer
 from ..agents.processing import Processor
 from ..agents.reception import Reception
+from ..agents.view import View
 from .settings import Settings
 from .tokens import Tokens
 
@@ -21,6 +22,8 @@ LISTENERS: Final = 1
 
 
 class Service:
+    MOST_STREAMS: Final = 50
+
     def __init__(self, settings: Settings, url: str) -> None:
         self.settings = settings
         self.database = Database(url, pool_size=settings.pool_size, max_overflow=settings.max_overflow)
@@ -30,7 +33,10 @@ class Service:
         deferred = DeferredStops(self.database, processor, settings.transcripts)
         self.drainer = Drainer(self.database, processor, deferred)
         self.reception = Reception(self.database, processor, self.drainer, wait=settings.hook_wait)
+        self.view = View(self.database)
         self.ending = asyncio.Event()
+        self.streams = 0
+        """How many follow along."""
 
     def start(self) -> None:
         self.drainer.start()

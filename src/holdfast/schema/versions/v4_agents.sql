@@ -56,6 +56,7 @@ create table holdfast.event (
     status text not null default 'pending' check (status in ('pending', 'done', 'set_aside')),
     received_at timestamptz not null default clock_timestamp(),
     processed_at timestamptz,
+    processed_in bigint,        -- by which transaction: those who follow along go by it, since clocks are no order
     effect text,                -- what came of it
     failures smallint not null default 0,
     error text,
@@ -68,6 +69,7 @@ create unique index event_identity on holdfast.event (agent_id, identity) where 
 create unique index event_delivery on holdfast.event (agent_id, delivery_id) where delivery_id is not null;
 create index event_digest on holdfast.event (agent_id, digest, received_at) where identity is null and delivery_id is null;
 create index event_pending on holdfast.event (agent_id, number) where status = 'pending';
+create index event_feed on holdfast.event (processed_in, id) where processed_in is not null;
 create index event_set_aside on holdfast.event (id) where status = 'set_aside';
 
 create table holdfast.turn (
