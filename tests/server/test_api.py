@@ -248,7 +248,7 @@ def test_too_little_room_in_the_database_is_told_with_the_figure(url: str, tmp_p
     command = [sys.executable, "-m", "holdfast.cli", "serve"]
     outcome = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
     assert outcome.returncode == 1
-    assert "20 workers need up to 710 connections" in outcome.stderr and "has room for" in outcome.stderr
+    assert "20 workers need up to 890 connections" in outcome.stderr and "has room for" in outcome.stderr
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from .. import __version__
 from ..agents.database import is_unavailable
 from ..embedded._prctl import die_with_parent
 from ..errors import BackendUnavailable
-from . import api, health, hooks, logs, page, place
+from . import api, health, hooks, logs, page, place, scheduled
 from .guard import Guard
 from .service import Service
 from .settings import Settings, load
@@ -58,7 +58,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
     with place.database(settings) as url:
         service = app.state.service = Service(settings, url)
         try:
-            service.start()
+            await service.start()
+            scheduled.mount(app, service.scheduler)
             _hear_of_the_end(service)
             yield
         finally:

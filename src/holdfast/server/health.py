@@ -59,4 +59,5 @@ async def _state(request: Request) -> dict[str, Any]:
             raise
         return {"status": "the database cannot be used"}
     inbox = {"pending": row.pending, "set_aside": row.set_aside, "oldest_seconds": round(row.oldest, 3)}
-    return {"status": "ok", "inbox": inbox}
+    scheduler = service.scheduler.health()
+    return {"status": "ok", "inbox": inbox, "scheduler": {"healthy": scheduler.healthy, "running": scheduler.running}}

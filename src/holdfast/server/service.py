@@ -13,12 +13,17 @@ from ..agents.drainer import Drainer
 from ..agents.processing import Processor
 from ..agents.reception import Reception
 from ..agents.view import View
+from ..scheduler import Scheduler
 from .settings import Settings
 from .tokens import Tokens
 
 LOCK_CONNECTIONS: Final = 1
 LOCK_WAITERS: Final = 8
 LISTENERS: Final = 1
+SCHEDULER_CONNECTIONS: Final = 9
+"""Its own pool of up to 8, and one that listens."""
+SCHEDULER_GRACE: Final = 15.0
+"""Seconds for runs that are under way at the end."""
 
 
 class Service:
@@ -34,12 +39,14 @@ class Service:
         self.drainer = Drainer(self.database, processor, deferred)
         self.reception = Reception(self.database, processor, self.drainer, wait=settings.hook_wait)
         self.view = View(self.database)
+        self.scheduler = Scheduler(url)
         self.ending = asyncio.Event()
         self.streams = 0
         """How many follow along."""
 
-    def start(self) -> None:
+    async def start(self) -> None:
         self.drainer.start()
+        await self.scheduler.start()
 
     def prepare_to_end(self) -> None:
         """No more waiting: whatever takes long answers now."""
@@ -52,7 +59,8 @@ class Service:
             closing.push_async_callback(self.database.close)
             closing.push_async_callback(self.locks.close)
             closing.push_async_callback(self.drainer.stop)
+            closing.push_async_callback(self.scheduler.stop, SCHEDULER_GRACE)  # first: runs may still need the rest
 
 
 def connections_of_a_worker(settings: Settings) -> int:
-    return settings.connections + LOCK_CONNECTIONS + LOCK_WAITERS + LISTENERS
+    return settings.connections + LOCK_CONNECTIONS + LOCK_WAITERS + LISTENERS + SCHEDULER_CONNECTIONS
