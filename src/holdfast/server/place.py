@@ -54,6 +54,6 @@ def check_room(settings: Settings, url: str) -> None:
         for_locks = connections_of_a_worker(settings) - settings.connections
         raise Unsupported(
             f"{settings.workers} workers need up to {needed(settings)} connections (each {settings.pool_size} + "
-            f"{settings.max_overflow} for work and {for_locks} for locks and the scheduler; {_SPARE} to spare), but the database has "
-            f"room for {room}: raise its max_connections, or lower workers, pool_size or max_overflow"
+            f"{settings.max_overflow} for work and {for_locks} for locks and the scheduler; {_SPARE} to spare), but "
+            f"the database has room for {room}: raise its max_connections, or lower workers, pool_size or max_overflow"
         )
