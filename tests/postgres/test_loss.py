@@ -204,3 +204,14 @@ def test_a_slow_callback_keeps_nobody_else_from_knowing(url: str, server: Server
         for block in blocks:
             with pytest.raises(LockLost):
                 block.__exit__(None, None, None)
+
+
+def test_an_operators_question_is_asked_again_when_the_connection_was_gone(url: str, server: Server) -> None:
+    url += ("&" if "?" in url else "?") + "application_name=holdfast-gone"
+    with Locks.from_url(url) as locks:
+        with locks.hold(1, 1006):
+            pid = server.holder(1006)
+        server.terminate(pid)
+        wait_until(lambda: not server.connections("holdfast-gone"), "the backend lives")
+        assert [holder for holder in locks.holders() if holder.here] == []
+        assert not locks.evict(1, 1006)

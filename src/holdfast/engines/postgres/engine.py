@@ -221,8 +221,15 @@ class PostgresEngine(Engine):
         return parse_rows(result)
 
     def _ask(self, statement: str, parameters: tuple[bytes, ...]) -> Flow[Any]:
-        request = Ask(self._hub, statement, parameters, Deadline.after(ANSWER_SECONDS))
+        deadline = Deadline.after(ANSWER_SECONDS)
+        yield from self._hub.open(deadline)
+        request = Ask(self._hub, statement, parameters, deadline)
         yield request
+        if request.connection is not None and request.connection.broken is not None:
+            # One that holds nothing may have been gone for long: that is found out when it is used.
+            yield from self._hub.open(deadline)
+            request = Ask(self._hub, statement, parameters, deadline)
+            yield request
         if request.error is not None or not request.done:
             raise BackendUnavailable(
                 f"PostgreSQL could not be asked: {request.error or 'no answer'}"
