@@ -183,8 +183,6 @@ class Scheduler(Agenda):
                 self._in_trouble("claim", error)
                 pause = uniform(backoff / 2, backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
-                await asyncio.sleep(pause)
-                continue
             await self._sleep(pause)
 
     async def _claim_what_is_due(self) -> float:
