@@ -49,13 +49,13 @@ def test_every_occurrence_is_run_once_by_five_processes(
 def test_restarts_neither_repeat_nor_lose_an_occurrence(url: str, instance: Start, effects: Effects) -> None:
     for _ in range(4):
         add(url, effects, "record", schedule_type="interval", interval_seconds=1, misfire="run_all", misfire_limit=100)
-    for round_number in range(1, 5):
+    for round_number in range(1, 4):
         first, second = instance(), instance()
         effects.wait_for("ran", 6 * round_number)
         first.signal(15)
         second.signal(15)
         assert [first.wait(), second.wait()] == [0, 0]
-    each_once_and_none_left_out(effects, actions=4, least=4)
+    each_once_and_none_left_out(effects, actions=4, least=3)
 
 
 @pytest.mark.skipif(not glob.glob("/usr/lib/*/faketime/libfaketime.so.1"), reason="needs libfaketime")

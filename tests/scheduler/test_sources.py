@@ -69,12 +69,11 @@ async def is_in_a_transaction(scheduler: Scheduler, url: str) -> None:
     assert await scheduler._try_acquire_action_lock(1)
 
 
+KINDS = ["url", "pool", "pool dict", "pool service dict", "bare", "psycopg", "asyncpg"]
 AUTOCOMMIT = ["psycopg AUTOCOMMIT", "asyncpg AUTOCOMMIT"]
 
 
-@pytest.mark.parametrize(
-    "kind", ["url", "pool", "pool dict", "pool service dict", "bare", "psycopg", "asyncpg", *AUTOCOMMIT]
-)
+@pytest.mark.parametrize("kind", [*KINDS, *AUTOCOMMIT])
 def test_a_scheduler_works_on_it(url: str, kind: str, db: psycopg.Connection[Any]) -> None:
     ran = asyncio.Event()
 
