@@ -207,7 +207,8 @@ class Scheduler(Agenda):
             return 0.0
         _log.debug("action=skipped instance=%s: others were at all that is due", self.instance)
         self._in_vain = min(self._in_vain + 1, 10)
-        return uniform(0.5, 1) * min(_EMPTY_HANDED * 2**self._in_vain, _EMPTY_HANDED_LONGEST)
+        longest = min(_EMPTY_HANDED * float(2**self._in_vain), _EMPTY_HANDED_LONGEST)
+        return uniform(longest / 2, longest)
 
     async def _sleep(self, seconds: float) -> None:
         if seconds <= 0:

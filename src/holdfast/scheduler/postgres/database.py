@@ -124,9 +124,9 @@ class _Borrowed:
     async def from_pool(cls, lend: Callable[[], AbstractAsyncContextManager[Any]]) -> _Borrowed:
         async with AsyncExitStack() as stack:
             connection = await stack.enter_async_context(lend())
+            # SQLAlchemy will set both as it needs them.
             stack.push_async_callback(connection.set_isolation_level, connection.isolation_level)
             stack.push_async_callback(connection.set_autocommit, connection.autocommit)
-            await connection.set_autocommit(False)
             return cls(connection, stack.pop_all())
         raise AssertionError("unreachable")
 
