@@ -53,13 +53,27 @@ async def source(kind: str, url: str) -> AsyncIterator[Any]:
             assert opened.get_stats().get("requests_errors", 0) == 0
     else:
         given = psycopg.conninfo.conninfo_to_dict(url)
-        address = f"postgresql+{kind}:///{given['dbname']}?host={given['host']}&user={given['user']}"
-        engine = create_async_engine(address)
+        driver, _, level = kind.partition(" ")
+        address = f"postgresql+{driver}:///{given['dbname']}?host={given['host']}&user={given['user']}"
+        engine = create_async_engine(address, **({"isolation_level": level} if level else {}))
         yield engine
         await engine.dispose()
 
 
-@pytest.mark.parametrize("kind", ["url", "pool", "pool dict", "pool service dict", "bare", "psycopg", "asyncpg"])
+async def is_in_a_transaction(scheduler: Scheduler, url: str) -> None:
+    """What is locked in a transaction of the store is locked until its end."""
+    store: Any = scheduler._store
+    async with store._database.transaction() as connection:
+        assert await store._try_lock(connection, 1)
+        assert not await scheduler._try_acquire_action_lock(1)
+    assert await scheduler._try_acquire_action_lock(1)
+
+
+KINDS = ["url", "pool", "pool dict", "pool service dict", "bare", "psycopg", "asyncpg"]
+AUTOCOMMIT = ["psycopg AUTOCOMMIT", "asyncpg AUTOCOMMIT"]
+
+
+@pytest.mark.parametrize("kind", [*KINDS, *AUTOCOMMIT])
 def test_a_scheduler_works_on_it(url: str, kind: str, db: psycopg.Connection[Any]) -> None:
     ran = asyncio.Event()
 
@@ -72,6 +86,7 @@ def test_a_scheduler_works_on_it(url: str, kind: str, db: psycopg.Connection[Any
             scheduler = Scheduler(async_db, dispatchers={**ACTION_DISPATCHERS, "note": note}, poll_interval=0.2)
             async with scheduler:
                 assert await scheduler._try_acquire_action_lock(1)
+                await is_in_a_transaction(scheduler, url)
                 action = await scheduler.add(ScheduledAction(action_type="note", action_config={"a": [1, None]}))
                 assert action.id is not None and (await scheduler.get(action.id)).action_config == {"a": [1, None]}
                 await scheduler.trigger(action.id, {"x": 1})

@@ -96,12 +96,7 @@ class Agenda:
     async def trigger(self, action_id: int, payload: Any = None) -> ScheduledRun:
         """A run now, by whichever instance takes it up; ``skipped``, if the last has not ended and may not overlap."""
         checked_json("payload", payload)
-        action = await self.get(action_id)
-        if action.status == "paused":
-            raise NotNow(f"action {action_id} is paused: resume it first")
-        if action.max_executions is not None and action.execution_count >= action.max_executions:
-            raise NotNow(f"action {action_id} has run {action.max_executions} times, as often as it may")
-        return _found(action_id, await self._store.trigger(action_id, payload))
+        return _found(action_id, await self._store.trigger(_id(action_id), payload, _check_may_run))
 
     async def fire(self, event: str, payload: Any = None) -> Sequence[ScheduledRun]:
         """A run of every active action that waits for this event; each ``skipped`` as in ``trigger``."""
@@ -114,6 +109,13 @@ class Agenda:
         """The newest first; from the one before ``before``, a run's id."""
         await self.get(action_id)
         return await self._store.runs(action_id, before=before, limit=min(limit, _PAGE))
+
+
+def _check_may_run(action: ScheduledAction) -> None:
+    if action.status == "paused":
+        raise NotNow(f"action {action.id} is paused: resume it first")
+    if action.max_executions is not None and action.execution_count >= action.max_executions:
+        raise NotNow(f"action {action.id} has run {action.max_executions} times, as often as it may")
 
 
 def _id(action_id: int) -> int:

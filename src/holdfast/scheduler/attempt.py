@@ -21,11 +21,10 @@ _ERROR_CHARACTERS: Final = 4_000
 
 
 async def make_attempt(execution: Execution, handler: Handler | None) -> Ending | None:
-    """How the attempt ended; None if there is nothing for us to say: it goes by its lease then."""
+    """How the attempt ended; None if its claim was lost in it, and there is nothing for us to say."""
     begun = time.monotonic()
     state, error, result = await _outcome(execution, handler)
-    # Lost: another may have it. Abandoned: its thread may still be at it.
-    if state == RunState.CANCELLED and (execution.lost or execution.abandoned):
+    if state == RunState.CANCELLED and execution.lost:
         return None
     action, run = execution.action, execution.run
     # Attempts that ended with their instance do not count as failures of the action.

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from ..errors import LockError
 from .execution import Execution
 from .store import Attempt, Claim, Claimer, Store
 
@@ -75,7 +74,7 @@ class Leases:
         asked_at = time.monotonic()
         try:
             renewed = await self._store.renew(self._claimer, ours)
-        except LockError as error:
+        except Exception as error:
             # Not lost yet: there is time to try again before the lease ends. The timers see to it if there is not.
             _log.warning("action=renew_failed runs=%d error=%s", len(ours), error)
             return

@@ -16,7 +16,7 @@ from uuid import uuid4
 
 from .actions import RunState, ScheduledAction, ScheduledRun
 from .planning import BUSY, MAX_RECOVERIES, counted, plan_due
-from .store import Attempt, Change, Claim, Claimer, Ending, Look
+from .store import Attempt, Change, Check, Claim, Claimer, Ending, Look
 
 
 def _utc_now() -> datetime:
@@ -181,9 +181,12 @@ class MemoryStore:
         self._runs = {run.id: run for run in self._runs.values() if run.action_id != action_id}
         return self._actions.pop(action_id, None) is not None
 
-    async def trigger(self, action_id: int, payload: Any) -> ScheduledRun | None:
+    async def trigger(self, action_id: int, payload: Any, check: Check) -> ScheduledRun | None:
         action = self._actions.get(action_id)
-        return None if action is None else self._make_pending(action, "manual", payload)
+        if action is None:
+            return None
+        check(action)
+        return self._make_pending(action, "manual", payload)
 
     async def fire(self, event: str, payload: Any) -> Sequence[ScheduledRun]:
         listeners = [a for a in self._actions.values() if a.event == event and a.status == "active"]

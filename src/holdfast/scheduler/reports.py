@@ -6,7 +6,6 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Final
 
-from ..errors import LockError
 from .store import Attempt, DataRefused, Ending, Store
 
 _BATCH: Final = 200
@@ -48,7 +47,7 @@ class Reports:
                 if endings[0].result is None and endings[0].error == _REFUSED:
                     return set()  # its lease will run out
                 endings = [endings[0]._replace(result=None, error=_REFUSED)]
-            except LockError as error:
+            except Exception as error:
                 # Sent again until it is answered: the fence sees to it that a late one changes nothing.
                 self._on_trouble("finish", error)
                 await asyncio.sleep(pause)

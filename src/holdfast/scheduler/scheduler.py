@@ -15,7 +15,7 @@ from random import uniform
 from types import TracebackType
 from typing import Any, Final, Self
 
-from ..errors import InvalidOption, LockError
+from ..errors import InvalidOption
 from ..keys import LockNamespace
 from .actions import RunState, ScheduledAction
 from .agenda import Agenda
@@ -32,7 +32,8 @@ SCHEDULER_LOCK_NAMESPACE: Final = LockNamespace.SCHEDULER
 
 _BATCH: Final = 100
 _RESERVED: Final = range(1, 100)
-_EMPTY_HANDED: Final = (0.01, 0.05)
+_EMPTY_HANDED, _EMPTY_HANDED_LONGEST = 0.02, 0.25
+"""Seconds until the next look, if others were at all that was due: they are done in a moment, as a rule."""
 _LONGEST_BACKOFF: Final = 5.0
 _LAST_WORD: Final = 5.0
 """Seconds in which runs that were cancelled by ``stop`` may end."""
@@ -102,6 +103,7 @@ class Scheduler(Agenda):
         self._wake = asyncio.Event()
         self._claiming: asyncio.Task[None] | None = None
         self._helpers: list[asyncio.Task[None]] = []
+        self._in_vain = 0
         self._stopping = False
         self._last_error: str | None = None
         self._healthy = True
@@ -183,8 +185,6 @@ class Scheduler(Agenda):
                 self._in_trouble("claim", error)
                 pause = uniform(backoff / 2, backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
-                await asyncio.sleep(pause)
-                continue
             await self._sleep(pause)
 
     async def _claim_what_is_due(self) -> float:
@@ -196,14 +196,19 @@ class Scheduler(Agenda):
         self._healthy = True
         left = (look.due - look.now).total_seconds() if look.due is not None else inf
         if left > 0:
+            self._in_vain = 0
             return min(left, self._poll_interval)
         asked_at = time.monotonic()
         claims = await self._store.claim_due(self._claimer, min(room, _BATCH))
         for claim in claims:
             self._begin(claim, asked_at)
-        if not claims:
-            _log.debug("action=lost_race instance=%s", self.instance)
-        return 0.0 if claims else uniform(*_EMPTY_HANDED)
+        if claims:
+            self._in_vain = 0
+            return 0.0
+        _log.debug("action=skipped instance=%s: others were at all that is due", self.instance)
+        self._in_vain = min(self._in_vain + 1, 10)
+        longest = min(_EMPTY_HANDED * float(2**self._in_vain), _EMPTY_HANDED_LONGEST)
+        return uniform(longest / 2, longest)
 
     async def _sleep(self, seconds: float) -> None:
         if seconds <= 0:
@@ -220,7 +225,7 @@ class Scheduler(Agenda):
             await asyncio.sleep(uniform(30, 90))
             try:
                 await self._store.forget_runs(self._keep_runs)
-            except LockError as error:
+            except Exception as error:
                 self._in_trouble("tidy", error)
 
     async def _try_acquire_action_lock(self, action_id: int) -> bool:
@@ -243,7 +248,7 @@ class Scheduler(Agenda):
         if await self._try_acquire_action_lock(action_id):
             try:
                 claim = await self._store.claim_occurrence(self._claimer, action)
-            except LockError as error:
+            except Exception as error:
                 self._in_trouble("claim", error)
         if claim is None:
             _log.debug("action=skipped action_id=%s: another instance has it", action_id)

@@ -115,8 +115,11 @@ class Store(Protocol):
 
     async def remove(self, action_id: int) -> bool: ...
 
-    async def trigger(self, action_id: int, payload: Any) -> ScheduledRun | None:
-        """A run that is due now; skipped, if the action does not allow it beside one that has not ended."""
+    async def trigger(self, action_id: int, payload: Any, check: Check) -> ScheduledRun | None:
+        """A run that is due now; skipped, if the action does not allow it beside one that has not ended.
+
+        ``check`` is called with the action under its lock, and may raise.
+        """
         ...
 
     async def fire(self, event: str, payload: Any) -> Sequence[ScheduledRun]: ...
@@ -125,3 +128,4 @@ class Store(Protocol):
 
 
 Change = Callable[[ScheduledAction, datetime], ScheduledAction]
+Check = Callable[[ScheduledAction], None]

@@ -12,7 +12,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..actions import ScheduledAction, ScheduledRun, action_from, run_from
 from ..planning import BUSY, counted
-from ..store import Change
+from ..store import Change, Check
 from .database import Database
 from .tables import actions as ACTIONS
 from .tables import runs as RUNS
@@ -60,10 +60,13 @@ class Catalogue:
             gone = await connection.execute(delete(ACTIONS).where(*self._is(action_id)))
             return gone.rowcount > 0
 
-    async def trigger(self, action_id: int, payload: Any) -> ScheduledRun | None:
+    async def trigger(self, action_id: int, payload: Any, check: Check) -> ScheduledRun | None:
         async with self._database.transaction() as connection:
             action = await self._action(connection, action_id, locked=True)
-            return None if action is None else await self._make_pending(connection, action, "manual", payload)
+            if action is None:
+                return None
+            check(action)
+            return await self._make_pending(connection, action, "manual", payload)
 
     async def fire(self, event: str, payload: Any) -> Sequence[ScheduledRun]:
         listeners = (

@@ -57,7 +57,7 @@ def database_of(source: Any) -> Database:
     if isinstance(source, AsyncEngine):
         if source.dialect.name != "postgresql":
             raise InvalidOption(f"async_db: the scheduler needs PostgreSQL; this engine speaks {source.dialect.name}")
-        return Database(source, _conninfo_or_none(source), ours=False)
+        return Database(_in_transactions(source), _conninfo_or_none(source), ours=False)
     for pool in (getattr(source, "_pool", None), source):
         if callable(getattr(pool, "connection", None)):
             return Database(_engine_on(pool), _conninfo_of_pool(pool), ours=True)
@@ -80,7 +80,12 @@ def _at_address(url: str) -> Database:
         "postgresql+psycopg://", async_creator=connect, pool_size=4, max_overflow=4, pool_timeout=_PATIENCE,
         use_native_hstore=False,
     )  # fmt: skip
-    return Database(engine, conninfo, ours=True)
+    return Database(_in_transactions(engine), conninfo, ours=True)
+
+
+def _in_transactions(engine: AsyncEngine) -> AsyncEngine:
+    """Whatever its owner chose (AUTOCOMMIT, even): a claim needs a transaction, whose statements see what is new."""
+    return engine.execution_options(isolation_level="READ COMMITTED")
 
 
 def _conninfo_or_none(engine: AsyncEngine) -> str | None:
@@ -102,9 +107,10 @@ def _engine_on(pool: Any) -> AsyncEngine:
     async def borrow() -> _Borrowed:
         return await _Borrowed.from_pool(pool.connection)
 
-    return create_async_engine(
+    engine = create_async_engine(
         "postgresql+psycopg://", async_creator=borrow, poolclass=NullPool, use_native_hstore=False
     )
+    return _in_transactions(engine)
 
 
 class _Borrowed:
@@ -118,9 +124,9 @@ class _Borrowed:
     async def from_pool(cls, lend: Callable[[], AbstractAsyncContextManager[Any]]) -> _Borrowed:
         async with AsyncExitStack() as stack:
             connection = await stack.enter_async_context(lend())
-            if connection.autocommit:  # the pool's owner chose it; a claim is nothing without a transaction
-                await connection.set_autocommit(False)
-                stack.push_async_callback(connection.set_autocommit, True)
+            # SQLAlchemy will set both as it needs them.
+            stack.push_async_callback(connection.set_isolation_level, connection.isolation_level)
+            stack.push_async_callback(connection.set_autocommit, connection.autocommit)
             return cls(connection, stack.pop_all())
         raise AssertionError("unreachable")
 

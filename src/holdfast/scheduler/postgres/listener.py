@@ -24,6 +24,6 @@ async def listen(conninfo: str, payload: str, wake: Callable[[], None]) -> None:
                 async for notice in connection.notifies():
                     if notice.payload == payload:
                         wake()
-        except (psycopg.Error, OSError) as error:
+        except Exception as error:
             _log.warning("action=listen_failed error=%s", str(error).partition("\n")[0])
         await asyncio.sleep(_AGAIN)
