@@ -8,7 +8,7 @@ local queue = KEYS[3] -- {name}:queue: a sorted set of entries, in the order of 
 
 -- Messages that are published to a mailbox: "offered label", "look label ms", "evicted label", "retaken label".
 
-local KEEP_FENCE = 86400000 -- ms: the fence grows through a clock put back by less than this
+local KEEP_FENCE = 86400000 -- ms after the lease: the fence grows through a clock put back by less than this
 local KEEP_QUEUE = 90000 -- ms, far more than the longest time between two questions of one waiter
 local ASK_AGAIN = 30000 -- ms, the longest time between two questions
 
@@ -25,8 +25,14 @@ local function give(entry, ms)
   local fence = string.format('%.0f', math.max(last + 1, now))
   local token, rest = string.match(entry, '^(%S+) (.*)$')
   redis.call('SET', lock, token, 'PX', ms)
-  redis.call('SET', grant, fence .. ' ' .. time[1] .. ' ' .. rest, 'PX', KEEP_FENCE)
+  redis.call('SET', grant, fence .. ' ' .. time[1] .. ' ' .. rest, 'PX', ms + KEEP_FENCE)
   return fence
+end
+
+-- Sets what remains of the lease.
+local function prolong(ms)
+  redis.call('PEXPIRE', lock, ms)
+  redis.call('PEXPIRE', grant, ms + KEEP_FENCE)
 end
 
 local function label_of(token)

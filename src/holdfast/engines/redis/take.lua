@@ -16,8 +16,7 @@ if not holder and redis.call('EXISTS', queue) == 1 then
 end
 
 if holder == token then
-  redis.call('PEXPIRE', lock, ttl)
-  redis.call('PEXPIRE', grant, KEEP_FENCE)
+  prolong(ttl)
   return { 1, fence_of_holder() or give(entry, ttl) }
 end
 if not holder then
@@ -32,4 +31,5 @@ end
 if waits == '1' then
   stand_in_queue(entry)
 end
-return { 0, math.min(redis.call('PTTL', lock) + 1, ASK_AGAIN) }
+local left = redis.call('PTTL', lock)
+return { 0, left < 0 and ASK_AGAIN or math.min(left + 1, ASK_AGAIN) } -- one without an end is not of our making
