@@ -14,6 +14,8 @@ from redis_proxy import Proxy, proxy
 from sight import Database, wait_until
 
 from holdfast import AsyncLocks, BackendUnavailable, ClientClosed, LockLost, Locks, NotAcquired
+from holdfast.engines.lease import attendant
+from holdfast.engines.lease import engine as lease_engine
 from holdfast.engines.redis import wire
 from holdfast.engines.redis.listener import Listener
 from holdfast.engines.redis.scripts import RELEASE, TAKE
@@ -368,3 +370,50 @@ def test_no_server_is_refused_at_once_and_clearly(tmp_path: Path) -> None:
     with locks.hold("k", unavailable="proceed") as held:
         assert not held.protected
     locks.close()
+
+
+def test_a_request_longer_than_the_kernels_buffer_is_sent_to_its_end(url: str, key: str) -> None:
+    note = "n" * 3_000_000
+    with Locks.from_url(url) as locks:
+        with locks.hold(key, wait=5, note=note):
+            assert [holder.note for holder in locks.holders() if holder.key == f"key:{key}"] == [note]
+
+
+@pytest.mark.parametrize("kind", ["thread", "task"])
+def test_a_long_wait_does_not_trust_a_connection_that_has_gone_silent(
+    server: OwnServer, between: Proxy, key: str, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    monkeypatch.setattr(wire, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(lease_engine, "ANSWER_SECONDS", 1.0)
+
+    def in_thread() -> None:
+        with Locks.from_url(between.url) as locks:
+            with locks.hold("warm"):
+                pass
+            between.silence()
+            with locks.hold(key, wait=PATIENCE):
+                pass
+
+    async def in_task() -> None:
+        async with AsyncLocks.from_url(between.url) as locks:
+            async with locks.hold("warm"):
+                pass
+            between.silence()
+            async with locks.hold(key, wait=PATIENCE):
+                pass
+
+    in_thread() if kind == "thread" else asyncio.run(in_task())
+
+
+def test_a_long_wait_on_a_silent_connection_is_not_in_the_way_of_renewals(
+    server: OwnServer, between: Proxy, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(wire, "STALL_SECONDS", 0.3)
+    monkeypatch.setattr(attendant, "_PATIENCE", 0.5)
+    with Locks.from_url(between.url, ttl=4) as locks, ThreadPoolExecutor() as pool:
+        with locks.hold(key) as held:
+            between.silence()
+            waiter = pool.submit(locks.hold("other", wait=10).__enter__)  # it receives, and could do so for ever
+            time.sleep(5)
+            held.check()
+        waiter.result(PATIENCE)

@@ -92,14 +92,18 @@ class LeaseEngine(Engine):
         """Asks the server. Whether there is anything to wait for."""
         ticket, house = lease.ticket, self._house
         lease.ask_at, lease.unanswered, asked_at = inf, True, monotonic()
-        # A try does not wait for the lock, but it does wait for the answer.
-        deadline = ticket.deadline if ticket.waits else Deadline.after(ANSWER_SECONDS)
+        # A try does not wait for the lock, but it does wait for the answer. And however long a lock is waited for, an
+        # answer that has not come by now is not to be had on this connection.
+        deadline = Deadline.after(ANSWER_SECONDS)
+        if ticket.waits:
+            deadline.at = min(deadline.at, ticket.deadline.at)
         try:
             answer = yield from self._backend.take(lease.wish(), deadline)
         except NoAnswer:
-            if ticket.waits and deadline.passed:
-                return False
-            raise
+            if not ticket.waits:
+                raise
+            lease.ask_at = 0.0
+            return not ticket.deadline.passed
         lease.unanswered = False
         if answer.fence is not None:
             if answer.instead_of is not None:

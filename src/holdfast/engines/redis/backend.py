@@ -238,7 +238,9 @@ class RedisBackend(LeaseBackend):
                 self._unanswered.pop(about, None)
             if request.error is not None:
                 disconnected += 1
-                if disconnected < _TRIES and not deadline.passed:
+                if deadline.passed:
+                    raise NoAnswer(str(request.error)) from None
+                if disconnected < _TRIES:
                     continue
                 raise BackendUnavailable(str(request.error)) from None
             for reply in request.replies:
