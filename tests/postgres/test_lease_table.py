@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +20,7 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, LockLost, Locks, NotHeld, schema
 from holdfast.embedded import start_postgres
+from holdfast.engines.lease.house import House
 from holdfast.testing import PATIENCE, Child
 
 WAITERS = """
@@ -412,3 +414,39 @@ def test_what_killed_processes_left_is_swept(leases: str, key: str, db: psycopg.
     with Locks.from_url(f"{leases}&application_name={os.getpid()}") as locks, locks.hold(f"{key}-other"):
         left = db.execute("select from holdfast.lease where name = %s", (f"key:{key}",)).fetchall()
         assert left == []
+
+
+def test_an_offer_that_another_of_its_owner_got_is_no_loss_of_what_is_granted_later(
+    leases: str,
+    key: str,
+    children: list[Child],
+    rows: Callable[[], tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = children[0]
+    assert child.ask("hold", key).startswith("held")
+    came, go_on, offered = threading.Event(), threading.Event(), House.offered
+
+    def late(house: House, label: str) -> None:
+        came.set()
+        go_on.wait(PATIENCE)
+        offered(house, label)
+
+    monkeypatch.setattr(House, "offered", late)
+    with Locks.from_url(leases) as locks, Locks.from_url(f"{leases}&connect_timeout=9") as others:  # two mailboxes
+
+        def wait() -> None:
+            with locks.hold(key, owner="turn-17", wait=PATIENCE) as held:
+                held.check()
+
+        with ThreadPoolExecutor() as pool:
+            waiter = pool.submit(wait)
+            wait_until(lambda: rows() == (1, 1), "nobody waits")
+            assert child.ask("release") == "released"
+            assert came.wait(PATIENCE)
+            retry = others.hold(key, owner="turn-17")
+            retry.__enter__()
+            go_on.set()
+            waiter.result(PATIENCE)
+            with pytest.raises(LockLost):
+                retry.__exit__(None, None, None)

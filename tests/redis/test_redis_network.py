@@ -21,6 +21,7 @@ from holdfast.engines.redis.listener import Listener
 from holdfast.engines.redis.scripts import RELEASE, TAKE
 from holdfast.engines.redis.wire import LoopWire
 from holdfast.testing import PATIENCE, Child
+from holdfast.ticket import State
 
 
 @pytest.fixture
@@ -417,3 +418,27 @@ def test_a_long_wait_on_a_silent_connection_is_not_in_the_way_of_renewals(
             time.sleep(5)
             held.check()
         waiter.result(PATIENCE)
+
+
+def test_an_owners_retry_whose_answer_is_lost_is_told_to_the_older_handle(
+    server: OwnServer, between: Proxy, key: str
+) -> None:
+    with Locks.from_url(between.url) as locks, ThreadPoolExecutor() as pool:
+        older = locks.hold(key, owner="turn-17").__enter__()
+        between.lose_the_answer_to(TAKE.sha)
+        newer = pool.submit(locks.hold(key, owner="turn-17", wait=PATIENCE).__enter__).result(PATIENCE)
+        assert between.lost == 1
+        assert older._ticket.state is State.LOST  # not only when it would have been renewed
+        newer.check()
+
+
+def test_an_owners_retry_that_nobody_waits_for_any_more_too(server: OwnServer, between: Proxy, key: str) -> None:
+    with Locks.from_url(between.url) as locks, ThreadPoolExecutor() as pool:
+        told = threading.Event()
+        locks.hold(key, owner="turn-17", on_lost=lambda held: told.set()).__enter__()
+        between.freeze()
+        retry = pool.submit(locks.hold(key, owner="turn-17", wait=0.3).__enter__)
+        assert isinstance(retry.exception(PATIENCE), NotAcquired)
+        between.thaw()
+        assert told.wait(3)  # it would be renewed after ten seconds
+        wait_until(lambda: not server.database().locks(), "an orphan was left")

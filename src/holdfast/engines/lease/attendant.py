@@ -174,6 +174,8 @@ class Attendant:
             if errand.at > errand.until:
                 house.errands.pop(label, None)
             return
+        if errand.was_retry:
+            self.renew_all()  # which tells the older handle
         errand.times -= 1
         errand.at = monotonic() + _RETRY
         if errand.times <= 0:

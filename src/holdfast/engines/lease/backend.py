@@ -57,8 +57,6 @@ class Answer(NamedTuple):
     """Granted."""
     again: float | None = None
     """In the queue: ask again after so many seconds, or when a message says so."""
-    instead_of: str | None = None
-    """The label of the older handle of the same owner, which has lost the lock by this."""
 
 
 class Released(NamedTuple):
@@ -79,8 +77,8 @@ class Messages(Protocol):
     def look_again(self, label: str, seconds: float) -> None:
         """The lock was offered to somebody before this waiter; it may be free after so many seconds."""
 
-    def taken_away(self, label: str, reason: str) -> None:
-        """The lock was taken from this holder."""
+    def taken_away(self, label: str, fence: int, reason: str) -> None:
+        """What was granted or offered to it with this fence was taken from it. It may have been granted it anew."""
 
     def remade(self) -> None:
         """The connection that brings messages was made anew: some may have been missed."""

@@ -106,8 +106,8 @@ class LeaseEngine(Engine):
             return not ticket.deadline.passed
         lease.unanswered = False
         if answer.fence is not None:
-            if answer.instead_of is not None:
-                house.taken_away(answer.instead_of, "its owner has taken it anew")
+            if ticket.owner_text is not None:
+                house.taken_anew(lease, answer.fence)
             house.granted(lease, answer.fence, asked_at)
             ticket.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
             return False

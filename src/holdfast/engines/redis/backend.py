@@ -109,7 +109,7 @@ class RedisBackend(LeaseBackend):
             answer = (yield from self._ask(payload, deadline, about=wish.token))[0]
         if answer[0] == 1:
             self._entries.pop(wish.token, None)
-            return Answer(fence=int(answer[1]), instead_of=answer[2].decode() if len(answer) > 2 else None)
+            return Answer(fence=int(answer[1]))
         return Answer(again=answer[1] / 1000) if wish.waits else Answer()
 
     def _take_replicated(self, wish: Wish, payload: bytes, deadline: Deadline) -> Flow[Any]:
@@ -268,10 +268,10 @@ class RedisBackend(LeaseBackend):
                 self.messages.offered(label)
             case ["look", label, milliseconds]:
                 self.messages.look_again(label, int(milliseconds) / 1000)
-            case ["evicted", label]:
-                self.messages.taken_away(label, "it was evicted")
-            case ["retaken", label]:
-                self.messages.taken_away(label, "it was taken up elsewhere, by its token or its owner")
+            case ["evicted", label, fence]:
+                self.messages.taken_away(label, int(fence), "it was evicted")
+            case ["retaken", label, fence]:
+                self.messages.taken_away(label, int(fence), "it was taken up elsewhere, by its token or its owner")
 
     def _missed(self) -> None:
         self.messages.remade()

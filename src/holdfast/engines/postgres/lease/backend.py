@@ -107,8 +107,8 @@ class LeaseTable(LeaseBackend):
             ),
             deadline,
         )
-        fence, again, instead_of = (_value(result, 0, column) for column in range(3))
-        return Answer(None if fence is None else int(fence), None if again is None else float(again), instead_of)
+        fence, again = (_value(result, 0, column) for column in range(2))
+        return Answer(None if fence is None else int(fence), None if again is None else float(again))
 
     def release(self, name: str, token: str, deadline: Deadline) -> Flow[Released]:
         parameters = (name.encode(), token.encode(), self._mailbox_number(), _number(WINDOW))

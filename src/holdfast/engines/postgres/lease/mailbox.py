@@ -132,8 +132,8 @@ class Mailbox:
                     self.messages.look_again(label, float(seconds))
                 except ValueError:
                     pass  # not from us: anybody who can connect may notify
-            case [what, label] if what in _REASONS:
-                self.messages.taken_away(label, _REASONS[what])
+            case [what, label, fence] if what in _REASONS and fence.isdecimal():
+                self.messages.taken_away(label, int(fence), _REASONS[what])
 
     def _pause(self, seconds: float) -> None:
         select.select([self._wake_read], [], [], seconds)
