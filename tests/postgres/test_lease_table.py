@@ -1,6 +1,7 @@
 """Leases in a table: what the contract cannot see, because it knows no server to restart, to stop or to look into."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -450,3 +451,17 @@ def test_an_offer_that_another_of_its_owner_got_is_no_loss_of_what_is_granted_la
             waiter.result(PATIENCE)
             with pytest.raises(LockLost):
                 retry.__exit__(None, None, None)
+
+
+def test_a_closed_client_leaves_no_descriptor(leases: str, key: str) -> None:
+    def use_one() -> int:
+        with Locks.from_url(leases) as locks, locks.hold(key):
+            pass
+        del locks
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    before = use_one()
+    for _ in range(5):
+        after = use_one()
+    assert after <= before

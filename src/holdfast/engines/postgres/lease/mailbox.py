@@ -144,6 +144,11 @@ class Mailbox:
         for wakeup in sleepers:
             wakeup.wake()
 
+    def __del__(self) -> None:
+        # Not when it is closed: its thread may still look at them.
+        os.close(self._wake_read)
+        os.close(self._wake_write)
+
     def _start_afresh(self) -> None:
         # Gives the descriptors up without a word to the server, whose session is the parent's.
         connection = self._connection
