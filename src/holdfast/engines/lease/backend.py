@@ -114,8 +114,9 @@ class LeaseBackend(ABC):
         """Ends whatever the token has there: the lock, an offer, or a place in the queue. Idempotent."""
 
     @abstractmethod
-    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool]]:
-        """For each (name, token, ttl): sets what remains to ``ttl``. Whether it was the token's still."""
+    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool | None]]:
+        """For each (name, token, ttl): sets what remains to ``ttl``. Whether it was the token's still; None where the
+        server could not say, though it could for others."""
 
     @abstractmethod
     def detach(self, name: str, token: str, ttl: float, deadline: Deadline) -> Flow[bool]:

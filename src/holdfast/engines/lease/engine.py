@@ -9,7 +9,7 @@ from typing import Final
 
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, LockError, LockLost
-from ...flow import Flow, Wakeup
+from ...flow import Call, Flow, Wakeup
 from ...keys import Key
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Eviction, Holder
@@ -149,7 +149,7 @@ class LeaseEngine(Engine):
         if not house.forget(lease):
             house.hurry(lease)  # it was begun before, and interrupted
             return
-        if self._backend.amid():
+        if self._backend.amid() or house.is_attending:
             house.give_up(lease)
             return
         if ticket.state is State.LOST:
@@ -183,7 +183,7 @@ class LeaseEngine(Engine):
         with house.mutex:
             lease.ttl = ttl
             end = lease.change(ttl)
-        answers: list[bool] | None = None
+        answers: list[bool | None] | None = None
         try:
             answers = yield from self._backend.extend([(lease.name, lease.token, ttl)], Deadline.after(ANSWER_SECONDS))
         finally:
@@ -249,10 +249,12 @@ class LeaseEngine(Engine):
                         yield from self._give_back(lease, deadline.remaining)
                     except LockError:
                         pass  # it is tried once more at the very end
-        finally:
-            house = houses.give_back(self._identity)
-            if house is not None:
+        except BaseException:
+            if (house := houses.give_back(self._identity)) is not None:
                 house.close()
+            raise
+        if (house := houses.give_back(self._identity)) is not None:
+            yield Call(house.close)  # which waits for its threads
 
     def __repr__(self) -> str:
         return f"{self.scheme}://…"

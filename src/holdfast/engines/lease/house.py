@@ -58,6 +58,11 @@ class House:
         assert self._attendant is not None
         return self._attendant
 
+    @property
+    def is_attending(self) -> bool:
+        """Whether this very thread serves all of the house, and must not wait for one: the collector runs anywhere."""
+        return self._attendant is not None and self._attendant.is_this_thread
+
     # A lease comes, is held, goes
 
     def enter(self, lease: Lease) -> None:

@@ -220,6 +220,9 @@ class ThreadWire(Wire):
                     # The one that receives may have all the time in the world: somebody else is to notice a dead wire.
                     self.left_alone()
                     self._unattended()
+            elif self._receiver is None and request.under_way:  # Ctrl-C struck when it had just been sent
+                with self._mutex:
+                    self._next_receiver()
             return
         with self._mutex:
             self._next_receiver()

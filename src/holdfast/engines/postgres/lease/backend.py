@@ -115,7 +115,7 @@ class LeaseTable(LeaseBackend):
         result = yield from self._ask("lease_release", parameters, deadline)
         return Released(_value(result, 0, 0) == "t", _value(result, 0, 1), int(_value(result, 0, 2) or 0))
 
-    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool]]:
+    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool | None]]:
         names, tokens, ttls = zip(*leases, strict=True)
         parameters = (_array(names), _array(tokens), _array([repr(min(ttl, _LONGEST)) for ttl in ttls]))
         result = yield from self._ask("lease_extend", (*parameters, self._mailbox_number()), deadline)
