@@ -49,9 +49,19 @@ def checked_ttl(engine: Engine, ttl: float | None, key: Key | None) -> float | N
 def checked_owner(engine: Engine, owner: str, key: Key) -> str:
     if not isinstance(owner, str) or not owner:
         raise InvalidOption(f"owner={owner!r}: give a string that is not empty", key=key)
+    if "\0" in owner or not _is_unicode(owner):  # which some server would store as another owner's, or not at all
+        raise InvalidOption(f"owner={owner!r}: give text without NUL and lone surrogates", key=key)
     if not engine.capabilities.detachable:
         raise engine.unsupported("owner=", NOT_DETACHABLE, key)
     return owner
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def checked_note(note: str | None) -> str | None:

@@ -1,6 +1,7 @@
 """Leases in a table: what the contract cannot see, because it knows no server to restart, to stop or to look into."""
 
 import asyncio
+import gc
 import os
 import signal
 import subprocess
@@ -8,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -19,6 +21,7 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, LockLost, Locks, NotHeld, schema
 from holdfast.embedded import start_postgres
+from holdfast.engines.lease.house import House
 from holdfast.testing import PATIENCE, Child
 
 WAITERS = """
@@ -419,3 +422,53 @@ def test_the_lock_by_which_a_mailbox_lives_is_no_holder(leases: str, url: str, k
         assert [holder.key for holder in advisory.holders() if holder.key.startswith("ns:97:")] == []
         with advisory.hold(97, 1):
             pass
+
+
+def test_an_offer_that_another_of_its_owner_got_is_no_loss_of_what_is_granted_later(
+    leases: str,
+    key: str,
+    children: list[Child],
+    rows: Callable[[], tuple[int, int]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    child = children[0]
+    assert child.ask("hold", key).startswith("held")
+    came, go_on, offered = threading.Event(), threading.Event(), House.offered
+
+    def late(house: House, label: str) -> None:
+        came.set()
+        go_on.wait(PATIENCE)
+        offered(house, label)
+
+    monkeypatch.setattr(House, "offered", late)
+    with Locks.from_url(leases) as locks, Locks.from_url(f"{leases}&connect_timeout=9") as others:  # two mailboxes
+
+        def wait() -> None:
+            with locks.hold(key, owner="turn-17", wait=PATIENCE) as held:
+                held.check()
+
+        with ThreadPoolExecutor() as pool:
+            waiter = pool.submit(wait)
+            wait_until(lambda: rows() == (1, 1), "nobody waits")
+            assert child.ask("release") == "released"
+            assert came.wait(PATIENCE)
+            retry = others.hold(key, owner="turn-17")
+            retry.__enter__()
+            go_on.set()
+            waiter.result(PATIENCE)
+            with pytest.raises(LockLost):
+                retry.__exit__(None, None, None)
+
+
+def test_a_closed_client_leaves_no_descriptor(leases: str, key: str) -> None:
+    def use_one() -> int:
+        with Locks.from_url(leases) as locks, locks.hold(key):
+            pass
+        del locks
+        gc.collect()
+        return len(os.listdir("/proc/self/fd"))
+
+    before = use_one()
+    for _ in range(5):
+        after = use_one()
+    assert after <= before

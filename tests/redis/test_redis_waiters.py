@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from own_server import OwnServer
 from sight import Database, wait_until
 
 from holdfast import AsyncLocks, Locks
+from holdfast.engines.lease.house import House
 from holdfast.testing import PATIENCE, Child
 
 
@@ -165,3 +167,34 @@ def _two_clients(url: str, db: Database, key: str) -> None:
         for thread in threads:
             thread.join(PATIENCE)
         assert served == list(range(6))
+
+
+def test_an_offer_that_was_evicted_is_no_loss_of_what_is_granted_later(
+    url: str, db: Database, key: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    child = Child(url)
+    try:
+        with Locks.from_url(url) as locks, ThreadPoolExecutor() as pool:
+            assert child.ask("hold", key).startswith("held")
+            came, go_on, offered = threading.Event(), threading.Event(), House.offered
+
+            def late(house: House, label: str) -> None:
+                came.set()
+                go_on.wait(PATIENCE)
+                offered(house, label)
+
+            monkeypatch.setattr(House, "offered", late)
+
+            def wait() -> None:
+                with locks.hold(key, wait=PATIENCE) as held:
+                    held.check()
+
+            waiter = pool.submit(wait)
+            wait_until(lambda: db.queue(f"key:{key}"), "nobody waits")
+            assert child.ask("release") == "released"
+            assert came.wait(PATIENCE)
+            assert locks.evict(key)
+            go_on.set()
+            waiter.result(PATIENCE)
+    finally:
+        child.end()

@@ -53,6 +53,10 @@ class Attendant:
         self._thread = Thread(target=self._run, name="holdfast-lease", daemon=True)
         self._thread.start()
 
+    @property
+    def is_this_thread(self) -> bool:
+        return self._thread is current_thread()
+
     def look_by(self, at: float) -> None:
         """Something is due then. Never waits."""
         if at < self._next_look:
@@ -137,21 +141,24 @@ class Attendant:
         house = self._house
         with house.mutex:
             ends = [lease.change(lease.ttl) for lease in leases]
-        answers: list[bool] | None = None
+        answers: list[bool | None] = [None] * len(leases)
+        error: object = "not all were answered for"
         try:
             asked = [(lease.name, lease.token, lease.ttl) for lease in leases]
             answers = run(house.backend.extend(asked, self._deadline()))
-        except LockError as error:
-            _log.warning("action=lease_renewal_failed leases=%d error=%s", len(leases), error)
-            shortest = min(lease.ttl for lease in leases)
-            self._not_before = monotonic() + min(_RETRY, shortest / 10)
+        except LockError as failure:
+            error = failure
         finally:
             with house.mutex:
-                for lease, end in zip(leases, ends, strict=True):
+                for lease, end, ours in zip(leases, ends, answers, strict=True):
                     # Not known: it was asked for no less than is left, so nothing has become shorter.
-                    lease.changed(end, known=answers is not None)
-        for lease, ours in zip(leases, answers or [True] * len(leases), strict=True):
-            if not ours:
+                    lease.changed(end, known=ours is not None)
+        unknown = [lease.ttl for lease, ours in zip(leases, answers, strict=True) if ours is None]
+        if unknown:
+            _log.warning("action=lease_renewal_failed leases=%d error=%s", len(unknown), error)
+            self._not_before = monotonic() + min(_RETRY, min(unknown) / 10)
+        for lease, ours in zip(leases, answers, strict=True):
+            if ours is False:
                 house.lose(lease, NOT_OURS)
 
     # Giving back
@@ -174,6 +181,8 @@ class Attendant:
             if errand.at > errand.until:
                 house.errands.pop(label, None)
             return
+        if errand.was_retry:
+            self.renew_all()  # which tells the older handle
         errand.times -= 1
         errand.at = monotonic() + _RETRY
         if errand.times <= 0:

@@ -57,8 +57,6 @@ class Answer(NamedTuple):
     """Granted."""
     again: float | None = None
     """In the queue: ask again after so many seconds, or when a message says so."""
-    instead_of: str | None = None
-    """The label of the older handle of the same owner, which has lost the lock by this."""
 
 
 class Released(NamedTuple):
@@ -79,8 +77,8 @@ class Messages(Protocol):
     def look_again(self, label: str, seconds: float) -> None:
         """The lock was offered to somebody before this waiter; it may be free after so many seconds."""
 
-    def taken_away(self, label: str, reason: str) -> None:
-        """The lock was taken from this holder."""
+    def taken_away(self, label: str, fence: int, reason: str) -> None:
+        """What was granted or offered to it with this fence was taken from it. It may have been granted it anew."""
 
     def remade(self) -> None:
         """The connection that brings messages was made anew: some may have been missed."""
@@ -116,8 +114,9 @@ class LeaseBackend(ABC):
         """Ends whatever the token has there: the lock, an offer, or a place in the queue. Idempotent."""
 
     @abstractmethod
-    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool]]:
-        """For each (name, token, ttl): sets what remains to ``ttl``. Whether it was the token's still."""
+    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool | None]]:
+        """For each (name, token, ttl): sets what remains to ``ttl``. Whether it was the token's still; None where the
+        server could not say, though it could for others."""
 
     @abstractmethod
     def detach(self, name: str, token: str, ttl: float, deadline: Deadline) -> Flow[bool]:

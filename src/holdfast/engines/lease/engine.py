@@ -9,7 +9,7 @@ from typing import Final
 
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, LockError, LockLost
-from ...flow import Flow, Wakeup
+from ...flow import Call, Flow, Wakeup
 from ...keys import Key
 from ...ticket import State, Ticket
 from ..base import Capabilities, Engine, Eviction, Holder
@@ -92,18 +92,22 @@ class LeaseEngine(Engine):
         """Asks the server. Whether there is anything to wait for."""
         ticket, house = lease.ticket, self._house
         lease.ask_at, lease.unanswered, asked_at = inf, True, monotonic()
-        # A try does not wait for the lock, but it does wait for the answer.
-        deadline = ticket.deadline if ticket.waits else Deadline.after(ANSWER_SECONDS)
+        # A try does not wait for the lock, but it does wait for the answer. And however long a lock is waited for, an
+        # answer that has not come by now is not to be had on this connection.
+        deadline = Deadline.after(ANSWER_SECONDS)
+        if ticket.waits:
+            deadline.at = min(deadline.at, ticket.deadline.at)
         try:
             answer = yield from self._backend.take(lease.wish(), deadline)
         except NoAnswer:
-            if ticket.waits and deadline.passed:
-                return False
-            raise
+            if not ticket.waits:
+                raise
+            lease.ask_at = 0.0
+            return not ticket.deadline.passed
         lease.unanswered = False
         if answer.fence is not None:
-            if answer.instead_of is not None:
-                house.taken_away(answer.instead_of, "its owner has taken it anew")
+            if ticket.owner_text is not None:
+                house.taken_anew(lease, answer.fence)
             house.granted(lease, answer.fence, asked_at)
             ticket.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
             return False
@@ -145,7 +149,7 @@ class LeaseEngine(Engine):
         if not house.forget(lease):
             house.hurry(lease)  # it was begun before, and interrupted
             return
-        if self._backend.amid():
+        if self._backend.amid() or house.is_attending:
             house.give_up(lease)
             return
         if ticket.state is State.LOST:
@@ -179,7 +183,7 @@ class LeaseEngine(Engine):
         with house.mutex:
             lease.ttl = ttl
             end = lease.change(ttl)
-        answers: list[bool] | None = None
+        answers: list[bool | None] | None = None
         try:
             answers = yield from self._backend.extend([(lease.name, lease.token, ttl)], Deadline.after(ANSWER_SECONDS))
         finally:
@@ -262,10 +266,12 @@ class LeaseEngine(Engine):
                         yield from self._give_back(lease, deadline.remaining)
                     except LockError:
                         pass  # it is tried once more at the very end
-        finally:
-            house = houses.give_back(self._identity)
-            if house is not None:
+        except BaseException:
+            if (house := houses.give_back(self._identity)) is not None:
                 house.close()
+            raise
+        if (house := houses.give_back(self._identity)) is not None:
+            yield Call(house.close)  # which waits for its threads
 
     def __repr__(self) -> str:
         return f"{self.scheme}://…"

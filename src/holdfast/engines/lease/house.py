@@ -22,7 +22,7 @@ from .lease import Lease
 class Errand:
     """A token whose lock, offer or place in a queue is to be given up."""
 
-    __slots__ = ("at", "name", "times", "token", "until")
+    __slots__ = ("at", "name", "times", "token", "until", "was_retry")
 
     def __init__(self, lease: Lease) -> None:
         self.name = lease.name
@@ -33,6 +33,8 @@ class Errand:
         """The server may come late to a request whose answer nobody saw: then it is given up twice."""
         self.until = monotonic() + max(lease.ttl, 2 * ASK_AGAIN)
         """When the server has forgotten it by itself."""
+        self.was_retry = lease.unanswered and lease.ticket.owner_text is not None
+        """Whether it may have taken the lock from an older handle of its owner, which no answer has told so."""
 
 
 class House:
@@ -56,6 +58,11 @@ class House:
         assert self._attendant is not None
         return self._attendant
 
+    @property
+    def is_attending(self) -> bool:
+        """Whether this very thread serves all of the house, and must not wait for one: the collector runs anywhere."""
+        return self._attendant is not None and self._attendant.is_this_thread
+
     # A lease comes, is held, goes
 
     def enter(self, lease: Lease) -> None:
@@ -73,8 +80,8 @@ class House:
                 return
             ticket.expires_at = asked_at + lease.ttl
             ticket.granted(fence=fence, engine_state=lease)
-            if lease.lost_early:
-                ticket.mark_lost(lease.lost_early)
+            if fence <= lease.lost_fence:
+                ticket.mark_lost(lease.lost_reason)
         self.attendant.look_by(lease.renew_at)
 
     def inherited(self, label: str, fence: int, asked_at: float) -> None:
@@ -153,15 +160,24 @@ class House:
     def look_again(self, label: str, seconds: float) -> None:
         self._ask_at(label, monotonic() + seconds)
 
-    def taken_away(self, label: str, reason: str) -> None:
+    def taken_away(self, label: str, fence: int, reason: str) -> None:
         with self.mutex:
             lease = self.leases.get(label)
             if lease is None:
                 return
             if lease.ticket.state is State.WAITING:
-                lease.lost_early = reason
+                lease.lost_fence, lease.lost_reason = max(fence, lease.lost_fence), reason
+                return
+            if (lease.ticket.fence or 0) > fence:  # that was an offer, which it did not take up
                 return
         self.lose(lease, reason)
+
+    def taken_anew(self, lease: Lease, fence: int) -> None:
+        """Granted by way of its owner, maybe from an older handle: whoever had the lock before has lost it."""
+        with self.mutex:
+            older = [other.label for other in self.leases.values() if other.name == lease.name and other is not lease]
+        for label in older:
+            self.taken_away(label, fence - 1, "its owner has taken it anew")
 
     def remade(self) -> None:
         """Every waiter asks again; every holder asks whether it is one, and says where it is to be told."""

@@ -37,7 +37,8 @@ class Lease:
         "ask_at",
         "engine",
         "label",
-        "lost_early",
+        "lost_fence",
+        "lost_reason",
         "name",
         "ticket",
         "token",
@@ -57,8 +58,9 @@ class Lease:
         """When a waiter asks the server again."""
         self.unanswered = False
         """Whether it was asked for, and no answer has come: it may be held, or in the queue, or not."""
-        self.lost_early = ""
-        """Why the lock was taken away, if that was told before the grant was."""
+        self.lost_fence = 0
+        """Grants up to this one were taken away, if that was told before the grant was."""
+        self.lost_reason = ""
         self._changes = 0
         self._least = inf
 

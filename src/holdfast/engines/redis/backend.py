@@ -8,6 +8,7 @@ import re
 import socket
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
+from math import ceil
 from secrets import token_hex
 from typing import Any, Final
 
@@ -109,7 +110,7 @@ class RedisBackend(LeaseBackend):
             answer = (yield from self._ask(payload, deadline, about=wish.token))[0]
         if answer[0] == 1:
             self._entries.pop(wish.token, None)
-            return Answer(fence=int(answer[1]), instead_of=answer[2].decode() if len(answer) > 2 else None)
+            return Answer(fence=int(answer[1]))
         return Answer(again=answer[1] / 1000) if wish.waits else Answer()
 
     def _take_replicated(self, wish: Wish, payload: bytes, deadline: Deadline) -> Flow[Any]:
@@ -152,10 +153,10 @@ class RedisBackend(LeaseBackend):
                 yield Ended(asked, deadline)
         self._unanswered.pop(token, None)
 
-    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool]]:
+    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool | None]]:
         payload = b"".join([_extend(name, token.encode(), _milliseconds(ttl)) for name, token, ttl in leases])
-        answers = yield from self._ask(payload, deadline, len(leases))
-        return [answer == 1 for answer in answers]
+        answers, _ = yield from self._ask_for(payload, deadline, len(leases), None)
+        return [None if isinstance(answer, hiredis.ReplyError) else answer == 1 for answer in answers]
 
     def detach(self, name: str, token: str, ttl: float, deadline: Deadline) -> Flow[bool]:
         (answer,) = yield from self._ask(_detach(name, token.encode(), _milliseconds(ttl)), deadline)
@@ -166,7 +167,7 @@ class RedisBackend(LeaseBackend):
         milliseconds = _milliseconds(wish.ttl)
         entry = self._entry(wish, milliseconds)
         (fence,) = yield from self._ask(
-            _rotate(wish.name, old.encode("utf-8", "replace"), entry, milliseconds), deadline
+            _rotate(wish.name, old.encode("utf-8", "replace"), entry, milliseconds), deadline, about=wish.token
         )
         return None if fence is None else int(fence)
 
@@ -222,12 +223,16 @@ class RedisBackend(LeaseBackend):
     def _ask(self, payload: bytes, deadline: Deadline, wanted: int = 1, *, about: str | None = None) -> Flow[list[Any]]:
         """The replies to the payload. Asked again if its connection ends before they come: all of it is idempotent."""
         replies, _ = yield from self._ask_for(payload, deadline, wanted, about)
+        for reply in replies:
+            if isinstance(reply, hiredis.ReplyError):
+                raise self._refused(str(reply))
         return replies
 
     def _ask_for(
         self, payload: bytes, deadline: Deadline, wanted: int, about: str | None
     ) -> Flow[tuple[list[Any], bool]]:
-        """The replies, and whether they are not the first: the server may have done it before."""
+        """The replies, and whether they are not the first: the server may have done it before. Of many replies some may
+        be errors, not all: one key that went wrong is not the others' end."""
         disconnected = 0
         for _ in range(2 * _TRIES):
             if not self._link.ready:
@@ -242,17 +247,20 @@ class RedisBackend(LeaseBackend):
                 self._unanswered.pop(about, None)
             if request.error is not None:
                 disconnected += 1
-                if disconnected < _TRIES and not deadline.passed:
+                if deadline.passed:
+                    raise NoAnswer(str(request.error)) from None
+                if disconnected < _TRIES:
                     continue
                 raise BackendUnavailable(str(request.error)) from None
-            for reply in request.replies:
-                if isinstance(reply, hiredis.ReplyError):
-                    break
-            else:
+            errors = [str(reply) for reply in request.replies if isinstance(reply, hiredis.ReplyError)]
+            if not errors:
                 return request.replies, disconnected > 0
-            if not str(reply).startswith("NOSCRIPT"):
-                raise self._refused(str(reply))
-            yield Request(self._link, load(ALL), deadline, len(ALL))
+            if any(error.startswith("NOSCRIPT") for error in errors):
+                yield Request(self._link, load(ALL), deadline, len(ALL))
+            elif len(errors) < len(request.replies):
+                return request.replies, disconnected > 0
+            else:
+                raise self._refused(errors[0])
         raise BackendUnavailable("Redis forgets its scripts")
 
     def _refused(self, message: str) -> BackendUnavailable:
@@ -270,17 +278,17 @@ class RedisBackend(LeaseBackend):
                 self.messages.offered(label)
             case ["look", label, milliseconds]:
                 self.messages.look_again(label, int(milliseconds) / 1000)
-            case ["evicted", label]:
-                self.messages.taken_away(label, "it was evicted")
-            case ["retaken", label]:
-                self.messages.taken_away(label, "it was taken up elsewhere, by its token or its owner")
+            case ["evicted", label, fence]:
+                self.messages.taken_away(label, int(fence), "it was evicted")
+            case ["retaken", label, fence]:
+                self.messages.taken_away(label, int(fence), "it was taken up elsewhere, by its token or its owner")
 
     def _missed(self) -> None:
         self.messages.remade()
 
 
 def _milliseconds(seconds: float) -> bytes:
-    return b"%d" % max(1, round(min(seconds, 1e9) * 1000))
+    return b"%d" % ceil(min(seconds, 1e9) * 1000)  # no less than the caller counts on
 
 
 @lru_cache(maxsize=1024)

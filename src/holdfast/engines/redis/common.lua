@@ -6,9 +6,10 @@ local queue = KEYS[3] -- {name}:queue: a sorted set of entries, in the order of 
 -- An entry says all about one caller: "token mailbox ttl owner about". Only `about` may hold spaces; an owner that the
 -- caller did not choose is "-". The same caller always sends the same entry. A token is "label-secret".
 
--- Messages that are published to a mailbox: "offered label", "look label ms", "evicted label", "retaken label".
+-- Messages that are published to a mailbox: "offered label", "look label ms", "evicted label fence",
+-- "retaken label fence".
 
-local KEEP_FENCE = 86400000 -- ms: the fence grows through a clock put back by less than this
+local KEEP_FENCE = 86400000 -- ms after the lease: the fence grows through a clock put back by less than this
 local KEEP_QUEUE = 90000 -- ms, far more than the longest time between two questions of one waiter
 local ASK_AGAIN = 30000 -- ms, the longest time between two questions
 
@@ -25,8 +26,14 @@ local function give(entry, ms)
   local fence = string.format('%.0f', math.max(last + 1, now))
   local token, rest = string.match(entry, '^(%S+) (.*)$')
   redis.call('SET', lock, token, 'PX', ms)
-  redis.call('SET', grant, fence .. ' ' .. time[1] .. ' ' .. rest, 'PX', KEEP_FENCE)
+  redis.call('SET', grant, fence .. ' ' .. time[1] .. ' ' .. rest, 'PX', ms + KEEP_FENCE)
   return fence
+end
+
+-- Sets what remains of the lease.
+local function prolong(ms)
+  redis.call('PEXPIRE', lock, ms)
+  redis.call('PEXPIRE', grant, ms + KEEP_FENCE)
 end
 
 local function label_of(token)
@@ -37,15 +44,14 @@ local function fence_of_holder()
   return string.match(last_grant(), '^%d+')
 end
 
--- Tells the holder's process, unless nobody is in charge, that its lock has gone. Returns the holder's label. If it is
--- the caller's own process (`here`) the reply tells: a message could overtake it, and cancel the very task that asks.
+-- Tells the holder's process, unless nobody is in charge, that its lock has gone: the grant of that fence, which may be
+-- an offer. If it is the caller's own process (`here`) the reply tells: a message could overtake it, and cancel the very
+-- task that asks.
 local function tell_holder(verb, here)
-  local label = label_of(redis.call('GET', lock))
-  local mailbox = string.match(last_grant(), '^%d+ %d+ (%S+)')
+  local fence, mailbox = string.match(last_grant(), '^(%d+) %d+ (%S+)')
   if mailbox and mailbox ~= '-' and mailbox ~= here then
-    redis.call('PUBLISH', mailbox, verb .. ' ' .. label)
+    redis.call('PUBLISH', mailbox, verb .. ' ' .. label_of(redis.call('GET', lock)) .. ' ' .. fence)
   end
-  return label
 end
 
 local function stand_in_queue(entry)

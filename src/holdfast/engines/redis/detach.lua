@@ -5,6 +5,6 @@ end
 redis.call('PEXPIRE', lock, ARGV[2])
 local before, after = string.match(last_grant(), '^(%d+ %d+) %S+ (.*)$')
 if before then
-  redis.call('SET', grant, before .. ' - ' .. after, 'PX', KEEP_FENCE)
+  redis.call('SET', grant, before .. ' - ' .. after, 'PX', ARGV[2] + KEEP_FENCE)
 end
 return 1

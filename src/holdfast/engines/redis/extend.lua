@@ -2,6 +2,5 @@
 if redis.call('GET', lock) ~= ARGV[1] then
   return 0
 end
-redis.call('PEXPIRE', lock, ARGV[2])
-redis.call('PEXPIRE', grant, KEEP_FENCE)
+prolong(ARGV[2])
 return 1

@@ -4,14 +4,15 @@ for each event loop, and one on which this process is called (see ``listener``).
 from __future__ import annotations
 
 import sys
-from threading import RLock, Thread
+from math import inf
+from threading import RLock, Thread, get_ident
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from ... import fork
 from ...deadline import Deadline
 from ...errors import BackendUnavailable, ClientClosed
-from ...flow import ThreadWakeup
+from ...flow import TaskWakeup, ThreadWakeup, Wakeup
 from ...owner import running_loop
 from ..shared import Shared
 from .address import OPEN_SECONDS, Address, Opened
@@ -45,8 +46,12 @@ class Link:
 
     @property
     def amid(self) -> bool:
-        """Whether this thread is at work on the connection, and so must not wait for an answer on it."""
-        return (self.wire is not None and self.wire.amid) or self._opening._is_owned()
+        """Whether this thread is at work on the connections, and so must not wait for an answer on them."""
+        return (
+            (self.wire is not None and self.wire.amid)
+            or self._opening._is_owned()
+            or (self._listener is not None and self._listener.ident == get_ident())
+        )
 
     # Opening
 
@@ -93,15 +98,15 @@ class Link:
             self._recent = wire = self._in_loops.get(loop)
         return wire if wire is not None and wire.broken is None else None
 
-    async def open_in(self, loop: AbstractEventLoop) -> LoopWire:
-        """A connection of the loop's own, which all its tasks share."""
+    async def open_in(self, loop: AbstractEventLoop, deadline: Deadline) -> LoopWire | None:
+        """A connection of the loop's own, which all its tasks share. None if there is none by the deadline."""
         asyncio = sys.modules["asyncio"]
         opening = self._opening_in.get(loop)
         if opening is None:
             opening = self._opening_in[loop] = loop.create_task(self._open_in(loop))
             opening.add_done_callback(lambda task: task.cancelled() or task.exception())  # whoever asked may have left
-        wire: LoopWire = await asyncio.shield(opening)
-        return wire
+        await asyncio.wait([opening], timeout=None if deadline.at == inf else deadline.remaining)
+        return opening.result() if opening.done() else None
 
     async def _open_in(self, loop: AbstractEventLoop) -> LoopWire:
         asyncio = sys.modules["asyncio"]
@@ -162,40 +167,54 @@ class Link:
 
 
 class Opening:
-    """The effect of getting connected."""
+    """The effect of getting connected.
 
-    __slots__ = ("_deadline", "_link", "_mailbox")
+    In a thread of its own: Ctrl-C strikes in the main thread only, and there, not inside the driver. And nobody waits
+    longer for it than to the deadline, not even a loop that ends.
+    """
+
+    __slots__ = ("_deadline", "_link", "_mailbox", "_outcome", "_wakeup")
 
     def __init__(self, link: Link, deadline: Deadline, mailbox: Mailbox) -> None:
         self._link = link
         self._deadline = deadline
         self._mailbox = mailbox
+        self._wakeup: Wakeup | None = None
+        self._outcome: list[BaseException | None] = []
 
     def block(self) -> None:
-        """In a thread of its own: Ctrl-C strikes in the main thread only, and there, not inside the driver."""
-        outcome: list[BaseException | None] = []
-        wakeup = ThreadWakeup()
-
-        def work() -> None:
-            try:
-                self._link.open(self._deadline, self._mailbox)
-                outcome.append(None)
-            except BaseException as error:
-                outcome.append(error)
-            wakeup.wake()
-
-        try:
-            Thread(target=work, name="holdfast-connect", daemon=True).start()
-        except RuntimeError as error:
-            raise BackendUnavailable(f"Redis: no thread could be started to connect: {error}") from error
+        wakeup = self._wakeup = ThreadWakeup()
+        self._begin()
         wakeup.sleep(self._deadline).block()
-        if not outcome:
-            raise BackendUnavailable("Redis could not be reached in time")
-        if outcome[0] is not None:
-            raise outcome[0]
+        self._conclude()
 
     async def suspend(self) -> None:
-        await sys.modules["asyncio"].to_thread(self._link.open, self._deadline, self._mailbox)
+        if self._wakeup is None:  # else its caller was cancelled and has come back
+            self._wakeup = TaskWakeup()
+            self._begin()
+        await self._wakeup.sleep(self._deadline).suspend()
+        self._conclude()
+
+    def _begin(self) -> None:
+        try:
+            Thread(target=self._work, name="holdfast-connect", daemon=True).start()
+        except RuntimeError as error:
+            raise BackendUnavailable(f"Redis: no thread could be started to connect: {error}") from error
+
+    def _work(self) -> None:
+        assert self._wakeup is not None
+        try:
+            self._link.open(self._deadline, self._mailbox)
+            self._outcome.append(None)
+        except BaseException as error:
+            self._outcome.append(error)
+        self._wakeup.wake()
+
+    def _conclude(self) -> None:
+        if not self._outcome:
+            raise BackendUnavailable("Redis could not be reached in time")
+        if self._outcome[0] is not None:
+            raise self._outcome[0]
 
 
 _links: Shared[Link] = Shared()

@@ -85,7 +85,10 @@ class Request:
         if self.done or (self.sent and self.deadline.passed):
             return
         if not self.sent:
-            self._wire = self._link.wire_in(loop) or await self._link.open_in(loop)
+            wire = self._link.wire_in(loop) or await self._link.open_in(loop, self.deadline)
+            if wire is None:
+                return
+            self._wire = wire
         self.future = future = loop.create_future()
         if not self.sent:
             self._wire.send(self)

@@ -3,7 +3,7 @@
 local old, entry, ttl = ARGV[1], ARGV[2], ARGV[3]
 local holder = redis.call('GET', lock)
 if holder and holder == string.match(entry, '^%S+') then
-  redis.call('PEXPIRE', lock, ttl)
+  prolong(ttl)
   return fence_of_holder() or give(entry, ttl)
 end
 if holder ~= old then

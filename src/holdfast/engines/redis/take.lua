@@ -1,6 +1,5 @@
 -- Asks for the lock. ARGV: entry, ttl in ms, '1' if the caller waits, window (see hand_over).
--- Returns {1, fence} if the caller has it now, {1, fence, label} if it took it from its owner's earlier try; else
--- {0, ms}: queued or, if it does not wait, busy; ask again after ms.
+-- Returns {1, fence} if the caller has it now; else {0, ms}: queued or, if it does not wait, busy; ask again after ms.
 -- Idempotent: a caller that asks again (its reply was lost, it was called, its time is up) is told what is true.
 local entry, ttl, waits, window = ARGV[1], ARGV[2], ARGV[3], tonumber(ARGV[4])
 local token, owner = string.match(entry, '^(%S+) %S+ %S+ (%S+)')
@@ -16,20 +15,20 @@ if not holder and redis.call('EXISTS', queue) == 1 then
 end
 
 if holder == token then
-  redis.call('PEXPIRE', lock, ttl)
-  redis.call('PEXPIRE', grant, KEEP_FENCE)
+  prolong(ttl)
   return { 1, fence_of_holder() or give(entry, ttl) }
 end
 if not holder then
   return { 1, give(entry, ttl) }
 end
 if owner ~= '-' and string.match(last_grant(), '^%d+ %d+ %S+ %S+ (%S+)') == owner then
-  local older = tell_holder('retaken', string.match(entry, '^%S+ (%S+)'))
+  tell_holder('retaken', string.match(entry, '^%S+ (%S+)'))
   redis.call('ZREM', queue, entry)
-  return { 1, give(entry, ttl), older } -- token and fence change
+  return { 1, give(entry, ttl) } -- token and fence change
 end
 
 if waits == '1' then
   stand_in_queue(entry)
 end
-return { 0, math.min(redis.call('PTTL', lock) + 1, ASK_AGAIN) }
+local left = redis.call('PTTL', lock)
+return { 0, left < 0 and ASK_AGAIN or math.min(left + 1, ASK_AGAIN) } -- one without an end is not of our making

@@ -159,6 +159,8 @@ class ThreadWire(Wire):
                     self._receiver = request
                 else:
                     request.wakeup = ThreadWakeup()
+            if self.unsent:
+                self._send_all(request)
             while not request.done:
                 if self._receiver is request:
                     self._receive_for(request)
@@ -189,8 +191,17 @@ class ThreadWire(Wire):
             elif request.deadline.passed:
                 return
 
+    def _send_all(self, request: Request) -> None:
+        """Sends what the kernel did not take at once. Whoever receives waits for answers, and would not see to it."""
+        writable = select.poll()
+        writable.register(self.fd, select.POLLOUT)
+        while self.unsent and self.broken is None and not request.deadline.passed:
+            remaining = request.deadline.remaining
+            if writable.poll(None if remaining == inf else remaining * 1000):
+                self._send_rest()
+
     def _send_rest(self) -> None:
-        """The kernel's buffer was full: the server is busy with something else, or stopped."""
+        """The kernel's buffer was full: the request is long, or the server is busy with something else, or stopped."""
         with self._mutex:
             if self.unsent and self.broken is None:
                 try:
@@ -205,6 +216,13 @@ class ThreadWire(Wire):
                     request.wakeup = None
                     if self._receiver is request:  # made so in this very moment
                         self._next_receiver()
+                if not request.done and self.broken is None:
+                    # The one that receives may have all the time in the world: somebody else is to notice a dead wire.
+                    self.left_alone()
+                    self._unattended()
+            elif self._receiver is None and request.under_way:  # Ctrl-C struck when it had just been sent
+                with self._mutex:
+                    self._next_receiver()
             return
         with self._mutex:
             self._next_receiver()
@@ -222,15 +240,17 @@ class ThreadWire(Wire):
             self._unattended()
 
     def attend(self) -> None:
-        """Receives for those who left, unless somebody else receives by now."""
+        """Sends and receives for those who left, unless somebody else receives by now."""
+        if self.unsent:
+            self._send_rest()
         with self._mutex:
+            if self.unsent and self.broken is None:
+                self._unattended()
             if self._receiver is not None or not self.pending or self.broken is not None:
                 return
             self._receiver = _NOBODY
             self._receiving_in = get_ident()
         try:
-            if self.unsent:
-                self._send_rest()
             self.receive()
         finally:
             with self._mutex:

@@ -48,6 +48,15 @@ create function holdfast.mailbox_lives(p_mailbox integer) returns boolean langua
     select p_mailbox is not null and not pg_try_advisory_xact_lock_shared(97, p_mailbox)
 $$;
 
+-- Tells the process of a holder, unless nobody is in charge, that its grant of that fence has gone.
+create function holdfast.lease_tell(p_lease holdfast.lease, p_what text) returns void language plpgsql as $$
+begin
+    if p_lease.mailbox is not null then
+        perform pg_notify(holdfast.lease_channel(p_lease.mailbox),
+            p_what || ' ' || split_part(p_lease.token, '-', 1) || ' ' || p_lease.fence);
+    end if;
+end $$;
+
 -- The lock was offered for a while: the next waiter of another process looks again when it is over.
 create function holdfast.lease_watch(p_name text, p_token text, p_mailbox integer, p_seconds double precision)
 returns void language plpgsql as $$
@@ -114,7 +123,7 @@ end $$;
 create function holdfast.lease_take(
     p_name text, p_token text, p_ttl double precision, p_waits boolean, p_mailbox integer, p_window double precision,
     p_patience double precision, p_owner text, p_holder text, p_host text, p_pid integer, p_note text,
-    out fence bigint, out again double precision, out instead_of text
+    out fence bigint, out again double precision
 ) language plpgsql as $$
 declare
     v_lease holdfast.lease;
@@ -138,7 +147,6 @@ begin
     end if;
     if v_lease.expires_at > v_now then
         if v_lease.owner = p_owner then
-            instead_of := split_part(v_lease.token, '-', 1);
             fence := holdfast.next_fence();
             update holdfast.lease l
             set token = p_token, fence = lease_take.fence, expires_at = v_now + make_interval(secs => p_ttl),
@@ -146,8 +154,8 @@ begin
                 since = v_now
             where l.name = p_name;
             delete from holdfast.lease_waiter w where w.token = p_token;
-            if v_lease.mailbox is distinct from p_mailbox and v_lease.mailbox is not null then
-                perform pg_notify(holdfast.lease_channel(v_lease.mailbox), 'taken_anew ' || instead_of);
+            if v_lease.mailbox is distinct from p_mailbox then  -- else the answer tells
+                perform holdfast.lease_tell(v_lease, 'taken_anew');
             end if;
             return;
         end if;
@@ -258,6 +266,7 @@ create function holdfast.lease_rotate(
 declare
     v_lease holdfast.lease;
     v_now timestamptz;
+    v_fence bigint;
 begin
     perform holdfast.lease_lock(p_name);
     select * into v_lease from holdfast.lease l where l.name = p_name for update;
@@ -272,11 +281,9 @@ begin
     set token = p_token, fence = holdfast.next_fence(), expires_at = v_now + make_interval(secs => p_ttl),
         taken_up = true, mailbox = p_mailbox, holder = p_holder, host = p_host, pid = p_pid, note = p_note, since = v_now
     where l.name = p_name
-    returning l.fence into v_lease.fence;
-    if v_lease.mailbox is not null then
-        perform pg_notify(holdfast.lease_channel(v_lease.mailbox), 'attached ' || split_part(p_old, '-', 1));
-    end if;
-    return v_lease.fence;
+    returning l.fence into v_fence;
+    perform holdfast.lease_tell(v_lease, 'attached');
+    return v_fence;
 end $$;
 
 create function holdfast.lease_evict(p_name text, p_window double precision) returns boolean language plpgsql as $$
@@ -292,8 +299,8 @@ begin
     v_held := v_lease.expires_at > clock_timestamp();
     if not v_lease.taken_up then
         update holdfast.lease_waiter w set passed_over = true where w.token = v_lease.token;
-    elsif v_held and v_lease.mailbox is not null then
-        perform pg_notify(holdfast.lease_channel(v_lease.mailbox), 'evicted ' || split_part(v_lease.token, '-', 1));
+    elsif v_held then
+        perform holdfast.lease_tell(v_lease, 'evicted');
     end if;
     perform holdfast.lease_hand_on(p_name, null, null, p_window);
     return v_held;

@@ -203,5 +203,6 @@ class AsyncDetaching(AsyncPart):
             async with locks.hold(key, owner="turn-17", wait=0):
                 with pytest.raises(NotHeld):
                     await locks.attach(token).__aenter__()
-            with pytest.raises(InvalidOption):
-                locks.hold(key, owner="")
+            for owner in ("", "a\0b", "a\ud800"):
+                with pytest.raises(InvalidOption):
+                    locks.hold(key, owner=owner)

@@ -202,5 +202,6 @@ class Detaching(Part):
             with locks.hold(key, owner="turn-17", wait=0):
                 with pytest.raises(NotHeld):
                     locks.attach(token).__enter__()
-            with pytest.raises(InvalidOption):
-                locks.hold(key, owner="")
+            for owner in ("", "a\0b", "a\ud800"):
+                with pytest.raises(InvalidOption):
+                    locks.hold(key, owner=owner)

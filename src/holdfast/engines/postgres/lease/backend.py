@@ -107,15 +107,15 @@ class LeaseTable(LeaseBackend):
             ),
             deadline,
         )
-        fence, again, instead_of = (_value(result, 0, column) for column in range(3))
-        return Answer(None if fence is None else int(fence), None if again is None else float(again), instead_of)
+        fence, again = (_value(result, 0, column) for column in range(2))
+        return Answer(None if fence is None else int(fence), None if again is None else float(again))
 
     def release(self, name: str, token: str, deadline: Deadline) -> Flow[Released]:
         parameters = (name.encode(), token.encode(), self._mailbox_number(), _number(WINDOW))
         result = yield from self._ask("lease_release", parameters, deadline)
         return Released(_value(result, 0, 0) == "t", _value(result, 0, 1), int(_value(result, 0, 2) or 0))
 
-    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool]]:
+    def extend(self, leases: Sequence[tuple[str, str, float]], deadline: Deadline) -> Flow[list[bool | None]]:
         names, tokens, ttls = zip(*leases, strict=True)
         parameters = (_array(names), _array(tokens), _array([repr(min(ttl, _LONGEST)) for ttl in ttls]))
         result = yield from self._ask("lease_extend", (*parameters, self._mailbox_number()), deadline)

@@ -132,8 +132,8 @@ class Mailbox:
                     self.messages.look_again(label, float(seconds))
                 except ValueError:
                     pass  # not from us: anybody who can connect may notify
-            case [what, label] if what in _REASONS:
-                self.messages.taken_away(label, _REASONS[what])
+            case [what, label, fence] if what in _REASONS and fence.isdecimal():
+                self.messages.taken_away(label, int(fence), _REASONS[what])
 
     def _pause(self, seconds: float) -> None:
         select.select([self._wake_read], [], [], seconds)
@@ -143,6 +143,11 @@ class Mailbox:
             sleepers, self._sleepers = self._sleepers, []
         for wakeup in sleepers:
             wakeup.wake()
+
+    def __del__(self) -> None:
+        # Not when it is closed: its thread may still look at them.
+        os.close(self._wake_read)
+        os.close(self._wake_write)
 
     def _start_afresh(self) -> None:
         # Gives the descriptors up without a word to the server, whose session is the parent's.

@@ -1,7 +1,7 @@
 -- How the functions of schema holdfast are called. Prepared once for each connection.
 
 -- name: lease_take
-select fence, again, instead_of from holdfast.lease_take(
+select fence, again from holdfast.lease_take(
     $1::text, $2::text, $3::float8, $4::bool, $5::int4, $6::float8, $7::float8, $8::text, $9::text, $10::text,
     $11::int4, $12::text)
 
