@@ -2,6 +2,8 @@
 
 import asyncio
 import os
+import socket
+import sys
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,7 @@ from sight import Database, wait_until
 
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, LockError, Locks, Unsupported
 from holdfast.engines.redis import RedisEngine
+from holdfast.engines.redis.wire import LoopWire
 from holdfast.testing import PATIENCE
 
 SECRET = "hunter2 & co/@:%#?"
@@ -208,3 +211,36 @@ def test_operators_see_the_owner_of_another_process_and_a_detached_lock(url: str
         assert holder.owner == "detached"
         with locks.attach(token):
             pass
+
+
+def test_loops_that_come_in_other_threads_disturb_nobody(url: str, key: str) -> None:
+    with Locks.from_url(url) as locks:
+        with locks.hold(key):
+            pass
+        link = locks._client.engine._backend._link  # type: ignore[attr-defined]
+        loops = [asyncio.new_event_loop() for _ in range(100)]
+        pairs = [socket.socketpair() for _ in loops]
+        wires = [LoopWire(pair[0], loop) for pair, loop in zip(pairs, loops, strict=True)]
+        ended = threading.Event()
+
+        def come_and_go() -> None:
+            while not ended.is_set():
+                link._in_loops.update(zip(loops, wires, strict=True))
+                for loop in loops:
+                    link._in_loops.pop(loop)
+
+        thread = threading.Thread(target=come_and_go)
+        interval = sys.getswitchinterval()
+        sys.setswitchinterval(1e-5)
+        thread.start()
+        try:
+            for _ in range(5000):
+                link.close_orphans()
+        finally:
+            sys.setswitchinterval(interval)
+            ended.set()
+            thread.join()
+            for wire, loop, pair in zip(wires, loops, pairs, strict=True):
+                wire.close()
+                pair[1].close()
+                loop.close()

@@ -33,8 +33,8 @@ class Link:
 
     def _begin(self) -> None:
         self.wire: ThreadWire | None = None
-        self._in_loops: WeakKeyDictionary[Any, LoopWire] = WeakKeyDictionary()
-        self._recent: LoopWire | None = None  # most processes have one loop: a weak dictionary takes a microsecond
+        self._in_loops: dict[Any, LoopWire] = {}  # copied before it is gone through: every loop's thread adds to it
+        self._recent: LoopWire | None = None  # most processes have one loop: to look there takes longer
         self._opening_in: WeakKeyDictionary[Any, Task[LoopWire]] = WeakKeyDictionary()
         self._listener: Listener | None = None
         self._opening: Any = RLock()  # re-entrant only to know its owner
@@ -123,7 +123,7 @@ class Link:
 
     def close_orphans(self) -> None:
         """Gives up connections whose loop was closed: nobody would receive what is still to come there."""
-        for loop, wire in list(self._in_loops.items()):
+        for loop, wire in self._in_loops.copy().items():
             if wire.orphaned:
                 self._in_loops.pop(loop, None)
                 self._recent = None
@@ -149,7 +149,7 @@ class Link:
             self._listener.stop()
         if self.wire is not None:
             self.wire.break_off(ClientClosed())
-        for loop, wire in list(self._in_loops.items()):
+        for loop, wire in self._in_loops.copy().items():
             if wire.broken is None:
                 try:
                     loop.call_soon_threadsafe(wire.break_off, ClientClosed())
