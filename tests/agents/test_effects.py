@@ -246,3 +246,17 @@ def test_each_event_sees_what_the_one_before_has_done(url: str, db: Db) -> None:
 
     asyncio.run(tell())
     assert commands(db) == ["COMPLETE", "PROCESSING"]
+
+
+def test_the_same_prompt_is_judged_by_when_it_arrived_not_by_when_it_is_worked_off(url: str, db: Db) -> None:
+    """Two that came minutes apart, while nobody worked them off, are two."""
+
+    async def tell() -> None:
+        async with crew(url) as staff:
+            for prompt_id in "12":
+                stored = await staff.store(prompt("go on", prompt_id=prompt_id))
+            db.execute("update holdfast.event set received_at = received_at - interval '2 min' where number = 1")
+            await staff.processor.work_off(stored.agent_id, wait=5)
+
+    asyncio.run(tell())
+    assert effects(db) == ["opened", "opened"]

@@ -11,7 +11,7 @@ import pytest
 from crew import GOLDEN, RECORDED, crew, event
 from sqlalchemy import text
 
-from holdfast import LockNamespace, NotAcquired
+from holdfast import AsyncLocks, LockNamespace, NotAcquired
 from holdfast.agents import effects
 from holdfast.agents.ledger import Ledger
 from holdfast.agents.tables import Event
@@ -164,7 +164,8 @@ def test_a_drainer_is_called_by_notify(url: str, db: Db) -> None:
         async with crew(url) as staff, crew(url) as killed:
             staff.drainer._interval = 1000.0
             staff.drainer.start()
-            await until(db, "select 1 from pg_stat_activity where query = 'listen holdfast_inbox'", [(1,)])
+            here = "query = 'listen holdfast_inbox' and datname = current_database()"
+            await until(db, f"select 1 from pg_stat_activity where {here}", [(1,)])
             stored = await killed.store(event("Note"))
             db.execute("select pg_notify('holdfast_inbox', %s)", (str(stored.agent_id),))
             await until(db, "select count(*) from holdfast.event where status = 'pending'", [(0,)])
@@ -247,3 +248,20 @@ def test_a_transcript_that_never_comes_does_not_leave_the_command_open(url: str,
             await until(db, "select state from holdfast.command", [("COMPLETE",)])
 
     asyncio.run(main())
+
+
+def test_a_holder_that_has_lost_its_lock_and_does_not_know_does_no_event_twice(url: str, db: Db) -> None:
+    """Two that both believe to hold the agent's lock. The rows themselves keep them apart."""
+
+    async def main() -> None:
+        async with crew(url) as one, crew(url) as other:
+            for number, staff in enumerate((one, other)):
+                staff.processor._locks = AsyncLocks.from_url(f"memory://lost-{number}")
+            for n in range(40):
+                stored = await one.store(event("PostToolUse", tool_use_id=f"t{n}"))
+            await asyncio.gather(*(staff.processor.work_off(stored.agent_id, wait=5) for staff in (one, other) * 3))
+
+    asyncio.run(main())
+    done = db.execute("select number, status, failures from holdfast.event order by processed_at").fetchall()
+    assert done == [(number, "done", 0) for number in range(1, 41)]
+    assert db.execute("select count(*) from holdfast.turn").fetchone() == (40,)

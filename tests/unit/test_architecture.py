@@ -85,6 +85,15 @@ def test_files_stay_small_enough_to_see_through() -> None:
     assert not {str(path): length for path, length in lengths.items() if length > 350}
 
 
+def test_no_lock_of_this_process_guards_what_is_in_the_database() -> None:
+    """Another process would not know of it. What agents and the server lock, they lock where all can see it."""
+    for folder in ("agents", "server"):
+        for path in (PACKAGE / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                name = node.attr if isinstance(node, ast.Attribute) else node.id if isinstance(node, ast.Name) else ""
+                assert name not in ("Lock", "RLock", "Condition"), f"{path}: {ast.unparse(node)}"
+
+
 def loaded_by(statement: str) -> set[str]:
     code = f"import sys; before = set(sys.modules); {statement}; print(*(set(sys.modules) - before))"
     return set(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout.split())

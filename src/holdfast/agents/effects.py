@@ -77,7 +77,7 @@ async def _user_prompt_submit(ledger: Ledger, event: Event, payload: dict[str, A
         return "interrupted"
     if words.is_from_the_system(said):
         return "kept: not the user's words"
-    if command is not None and await ledger.said_just_now(command, said, SAME_PROMPT_WITHIN):
+    if command is not None and await ledger.said_just_before(command, said, event, SAME_PROMPT_WITHIN):
         return "repeated"
     answers = command is not None and command.stands is State.AWAITING_INPUT and command.waits_for == "prompt"
     intent = Intent.ANSWER if answers else Intent.COMMAND

@@ -96,16 +96,22 @@ class Ledger:
         )
         return (await self._db.execute(statement)).scalar_one_or_none() is not None
 
-    async def said_just_now(self, command: Command, text: str, within: timedelta) -> bool:
-        """Whether the user's last words to this command were the same, a moment ago."""
+    async def said_just_before(self, command: Command, text: str, event: Event, within: timedelta) -> bool:
+        """Whether the user's last words to this command were the same, a moment before this event.
+
+        By when they arrived, not by when they are worked off: what was left lying may be done all at once.
+        """
+        if event.late:
+            return False  # those of a spool arrive all at once, too
         query = (
-            select(Turn.text, Turn.created_at)
+            select(Turn.text, Event.received_at)
+            .join(Event, Event.id == Turn.event_id)
             .where(Turn.command_id == command.id, Turn.actor == Actor.USER)
             .order_by(Turn.number.desc())
             .limit(1)
         )
         last = (await self._db.execute(query)).one_or_none()
-        return last is not None and last[0] == text and self.now - last[1] < within
+        return last is not None and last[0] == text and event.received_at - last[1] < within
 
     async def project(self, path: str) -> int:
         """The project of a folder, made if need be. Agents of one project may come here at once."""

@@ -8,6 +8,7 @@ from typing import Final
 
 import psycopg
 
+from .._sync.locks import Locks
 from ..embedded import start_postgres
 from ..engines.postgres.connect import checked_conninfo, split_options
 from ..errors import Unsupported
@@ -44,8 +45,10 @@ def needed(settings: Settings) -> int:
     return settings.workers * connections_of_a_worker(settings) + _SPARE
 
 
-def check_room(settings: Settings, url: str) -> None:
-    """Refuses to start what would fail under load."""
+def check(settings: Settings, url: str) -> None:
+    """Refuses to start what would fail later: locks that cannot be safe there, too little room under load."""
+    with Locks.from_url(url, mode="advisory") as locks, locks.try_hold("holdfast.serve"):
+        pass
     with psycopg.connect(checked_conninfo(split_options(url)[0])) as connection:
         row = connection.execute(_ROOM).fetchone()
     assert row is not None

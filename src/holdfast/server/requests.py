@@ -6,6 +6,7 @@ import asyncio
 from typing import Final
 
 from fastapi import HTTPException, Request
+from starlette.requests import ClientDisconnect
 
 from .service import Service
 from .tokens import ADMIN, Grant
@@ -56,6 +57,8 @@ async def json_body(request: Request) -> bytes:
                 body += chunk
                 if len(body) > most:
                     raise _too_large(most)
+    except ClientDisconnect:
+        raise HTTPException(400, "the body ended early") from None  # nobody will read this
     except TimeoutError:
         raise HTTPException(408, "the body did not arrive in time", {"Connection": "close"}) from None
     return bytes(body)

@@ -35,7 +35,7 @@ def serve(settings: Settings) -> int:
     logs.configure()
     with place.database(settings) as url, _listen(settings) as listener:
         schema.upgrade(url)
-        place.check_room(settings, url)
+        place.check(settings, url)
         code = _prepare_tokens(settings, url)
         _announce(settings, listener, code)
         threading.Thread(target=_fetch_spooled, args=(settings, address(listener)), daemon=True).start()

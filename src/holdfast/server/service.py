@@ -24,6 +24,8 @@ SCHEDULER_CONNECTIONS: Final = 9
 """Its own pool of up to 8, and one that listens."""
 SCHEDULER_GRACE: Final = 15.0
 """Seconds for runs that are under way at the end."""
+WORK_SECONDS: Final = 10.0
+"""For a hook to work off what came before it, once it has the lock. What takes longer is answered 202."""
 
 
 class Service:
@@ -32,12 +34,16 @@ class Service:
     def __init__(self, settings: Settings, url: str) -> None:
         self.settings = settings
         self.database = Database(url, pool_size=settings.pool_size, max_overflow=settings.max_overflow)
-        self.locks = AsyncLocks.from_url(url, max_connections=LOCK_CONNECTIONS, max_waiting=LOCK_WAITERS)
+        self.locks = AsyncLocks.from_url(
+            url, mode="advisory", max_connections=LOCK_CONNECTIONS, max_waiting=LOCK_WAITERS
+        )
         self.tokens = Tokens(self.database)
         processor = Processor(self.database, self.locks, connections=settings.connections)
         deferred = DeferredStops(self.database, processor, settings.transcripts)
         self.drainer = Drainer(self.database, processor, deferred)
-        self.reception = Reception(self.database, processor, self.drainer, wait=settings.hook_wait)
+        self.reception = Reception(
+            self.database, processor, self.drainer, wait=settings.hook_wait, limit=settings.hook_wait + WORK_SECONDS
+        )
         self.view = View(self.database)
         self.scheduler = Scheduler(url)
         self.ending = asyncio.Event()
