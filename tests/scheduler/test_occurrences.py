@@ -34,7 +34,7 @@ def each_once_and_none_left_out(effects: Effects, actions: int, least: int) -> N
 def test_every_occurrence_is_run_once_by_five_processes(
     url: str, instance: Start, effects: Effects, polls: list[float], db: psycopg.Connection[Any]
 ) -> None:
-    # All due at the same moment. run_all: a machine that is busy for a second is not to make an occurrence a missed one.
+    # All due at the same moment. run_all: on a machine that is busy for a second, an occurrence is not to be missed.
     # Concurrent: so that nothing but the claim keeps an occurrence from being run twice.
     start = datetime.now().astimezone() + timedelta(seconds=1)
     for _ in range(20):

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import sys
 import time
 from collections.abc import Callable, Coroutine
 from typing import Any
@@ -62,7 +63,18 @@ async def ignores_cancelling(execution: Execution) -> str:
     return "too late"
 
 
+async def cancels_itself(execution: Execution) -> None:
+    raise asyncio.CancelledError
+
+
+async def exits(execution: Execution) -> None:
+    raise SystemExit(3)
+
+
 HANDLERS: Handlers = {
+    "cancels_itself": cancels_itself,
+    "exits": exits,
+    "exits_in_thread": lambda execution: sys.exit(3),
     "works": works,
     "in_thread": in_thread,
     "raises": raises,
@@ -93,6 +105,9 @@ HANDLERS: Handlers = {
         ("nul", "completed", None),
         ("huge", "completed", None),
         ("stop_iteration", "failed", "StopIteration"),
+        ("cancels_itself", "failed", "CancelledError"),
+        ("exits", "failed", "SystemExit: 3"),
+        ("exits_in_thread", "failed", "SystemExit: 3"),
     ],
 )
 @pytest.mark.parametrize("where", ["memory", "postgres"])
@@ -103,7 +118,8 @@ def test_whatever_a_handler_does_ends_as_something_recorded(
 
     async def main() -> None:
         async with Scheduler(async_db, dispatchers=HANDLERS) as scheduler:
-            ended = await outcome(scheduler, action_type=action_type, timeout_seconds=0.2)
+            given = {"timeout_seconds": 0.2, "recovery": "at_least_once"}
+            ended = await outcome(scheduler, action_type=action_type, **given)
             assert ended.state == state and ended.attempt == 1 and ended.duration_seconds is not None
             assert ended.error is None if error is None else error in ended.error
             assert scheduler._running_actions == set()

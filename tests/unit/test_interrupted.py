@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -21,6 +22,15 @@ from holdfast.keys import Key
 from holdfast.testing import PATIENCE, Child
 from holdfast.testing._async.part import until_waiting
 from holdfast.ticket import State, Ticket
+
+
+@pytest.fixture(autouse=True)
+def _no_callbacks_of_the_collector() -> Iterator[None]:
+    """Ctrl-C inside one (Hypothesis has one) is swallowed there, and nobody would see it."""
+    kept = gc.callbacks.copy()
+    gc.callbacks.clear()
+    yield
+    gc.callbacks.extend(kept)
 
 
 @pytest.fixture(params=["memory", "file", "postgres", "lease table", "redis"])

@@ -52,9 +52,11 @@ async def _outcome(execution: Execution, handler: Handler | None) -> tuple[RunSt
         if not timer.expired():
             return RunState.FAILED, _describe(error), None
         return _timed_out(limit)
-    except asyncio.CancelledError:
+    except asyncio.CancelledError as error:
+        if not execution.stopping:  # nobody asked for it: something that it waited for was cancelled
+            return RunState.FAILED, _describe(error), None
         return RunState.CANCELLED, "the instance was shut down in the middle of it", None
-    except Exception as error:
+    except (Exception, SystemExit) as error:  # SystemExit would end the loop, and all other runs with it
         return _timed_out(limit) if timer.expired() else (RunState.FAILED, _describe(error), None)
     if timer.expired():  # it took no notice and came to an end by itself, too late
         return _timed_out(limit)

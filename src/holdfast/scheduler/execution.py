@@ -93,8 +93,8 @@ class Execution:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
-            self.tell("it was cancelled")
             while not done.done():
+                self.tell("it was cancelled")
                 try:
                     await asyncio.wait([done])
                 except asyncio.CancelledError:
@@ -104,5 +104,6 @@ class Execution:
 
 
 def _raisable(error: BaseException) -> BaseException:
-    # A future refuses this one, and would leave its waiter waiting.
-    return RuntimeError("StopIteration") if isinstance(error, StopIteration) else error
+    # A future refuses StopIteration; SystemExit would end the loop, and not just the task that it came from.
+    plain = isinstance(error, Exception | asyncio.CancelledError) and not isinstance(error, StopIteration)
+    return error if plain else RuntimeError(f"{type(error).__name__}: {error}")

@@ -114,7 +114,11 @@ class Scheduler(Agenda):
         """Begins to claim. ``BackendUnavailable`` if there is no database, or not its tables: never on one's own."""
         if self._claiming is not None:
             raise InvalidOption("this scheduler has been started before")
-        await self._store.open()
+        try:
+            await self._store.open()
+        except BaseException:
+            await self._store.close()  # its connections; it may be started again later
+            raise
         if self._async_db is None:
             _log.info("action=started mode=single-instance: other processes are not coordinated with")
         self._claiming = asyncio.create_task(self._claim_forever())
