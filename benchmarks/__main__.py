@@ -8,7 +8,7 @@ from importlib import import_module
 
 from .figure import show
 
-NAMES = ("imports", "memory", "file", "contention", "burst", "waiter", "postgres", "redis")
+NAMES = ("imports", "memory", "file", "contention", "burst", "waiter", "postgres", "redis", "server")
 
 
 def main(names: list[str]) -> int:

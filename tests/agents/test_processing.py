@@ -173,17 +173,30 @@ def test_a_drainer_is_called_by_notify(url: str, db: Db) -> None:
     asyncio.run(main())
 
 
-def test_being_called_while_at_it_means_once_more(url: str, db: Db) -> None:
+def test_being_called_while_at_it_means_once_more(url: str, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes when a drainer has looked and not ended yet is not left lying."""
+
     async def main() -> None:
         async with crew(url) as staff:
+            work_off, looked, may_end = staff.processor.work_off, asyncio.Event(), asyncio.Event()
+
+            async def ends_slowly(*arguments: Any, **options: Any) -> bool:
+                outcome = await work_off(*arguments, **options)
+                looked.set()
+                await may_end.wait()
+                return outcome
+
+            monkeypatch.setattr(staff.processor, "work_off", ends_slowly)
             staff.drainer._interval = 1000.0
             staff.drainer.start()
             stored = await staff.store(event("Note"))
-            with locked(db, stored.agent_id):
-                for n in range(5):
-                    await staff.store(event("Note", n=n))
-                    staff.drainer.call(stored.agent_id)
-                assert len(staff.drainer._at_work) == 1
+            staff.drainer.call(stored.agent_id)
+            await looked.wait()
+            for n in range(3):
+                await staff.store(event("Note", n=n))
+                staff.drainer.call(stored.agent_id)
+            assert len(staff.drainer._at_work) == 1
+            may_end.set()
             await until(db, "select count(*) from holdfast.event where status = 'pending'", [(0,)])
 
     asyncio.run(main())
