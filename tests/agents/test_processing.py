@@ -278,3 +278,19 @@ def test_a_holder_that_has_lost_its_lock_and_does_not_know_does_no_event_twice(u
     done = db.execute("select number, status, failures from holdfast.event order by processed_at").fetchall()
     assert done == [(number, "done", 0) for number in range(1, 41)]
     assert db.execute("select count(*) from holdfast.turn").fetchone() == (40,)
+
+
+def test_a_deferred_stop_of_a_locked_agent_holds_up_nobody_and_is_done_later(url: str, db: Db, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with crew(url, tmp_path) as staff, crew(url) as killed:
+            for report in RECORDED[:5]:
+                stored = await staff.send(without_last_words(report))
+            db.execute("update holdfast.deferred_stop set tries = 99, due_at = now()")
+            with locked(db, stored.agent_id):
+                staff.drainer.start()
+                await killed.store(event("Note", "another"))
+                await until(db, "select count(*) from holdfast.event where status = 'pending'", [(0,)])
+                await until(db, "select tries, due_at > now() from holdfast.deferred_stop", [(100, True)])
+            await until(db, "select state from holdfast.command", [("COMPLETE",)])
+
+    asyncio.run(main())
