@@ -25,7 +25,8 @@ LOCK_WAIT: Final = 2.0
 
 # Claimed by moving its time ahead: of several processes one has it, and if that one dies it is due again.
 _CLAIM: Final = text("""
-    update holdfast.deferred_stop d set tries = least(d.tries + 1, 100), due_at = now() + interval '0.25 s' * 2 ^ least(d.tries, 4)
+    update holdfast.deferred_stop d
+    set tries = least(d.tries + 1, 100), due_at = now() + interval '0.25 s' * 2 ^ least(d.tries, 4)
     where d.id in (
         select id from holdfast.deferred_stop where due_at <= now() order by due_at limit 20 for update skip locked
     )
