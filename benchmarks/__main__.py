@@ -8,7 +8,9 @@ from importlib import import_module
 
 from .figure import show
 
-NAMES = ("imports", "memory", "file", "contention", "burst", "waiter", "postgres", "lease", "redis", "scheduler")
+NAMES = (
+    "imports", "memory", "file", "contention", "burst", "waiter", "postgres", "lease", "redis", "scheduler", "server",
+)  # fmt: skip
 
 
 def main(names: list[str]) -> int:

@@ -173,17 +173,30 @@ def test_a_drainer_is_called_by_notify(url: str, db: Db) -> None:
     asyncio.run(main())
 
 
-def test_being_called_while_at_it_means_once_more(url: str, db: Db) -> None:
+def test_being_called_while_at_it_means_once_more(url: str, db: Db, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What comes when a drainer has looked and not ended yet is not left lying."""
+
     async def main() -> None:
         async with crew(url) as staff:
+            work_off, looked, may_end = staff.processor.work_off, asyncio.Event(), asyncio.Event()
+
+            async def ends_slowly(*arguments: Any, **options: Any) -> bool:
+                outcome = await work_off(*arguments, **options)
+                looked.set()
+                await may_end.wait()
+                return outcome
+
+            monkeypatch.setattr(staff.processor, "work_off", ends_slowly)
             staff.drainer._interval = 1000.0
             staff.drainer.start()
             stored = await staff.store(event("Note"))
-            with locked(db, stored.agent_id):
-                for n in range(5):
-                    await staff.store(event("Note", n=n))
-                    staff.drainer.call(stored.agent_id)
-                assert len(staff.drainer._at_work) == 1
+            staff.drainer.call(stored.agent_id)
+            await looked.wait()
+            for n in range(3):
+                await staff.store(event("Note", n=n))
+                staff.drainer.call(stored.agent_id)
+            assert len(staff.drainer._at_work) == 1
+            may_end.set()
             await until(db, "select count(*) from holdfast.event where status = 'pending'", [(0,)])
 
     asyncio.run(main())
@@ -265,3 +278,19 @@ def test_a_holder_that_has_lost_its_lock_and_does_not_know_does_no_event_twice(u
     done = db.execute("select number, status, failures from holdfast.event order by processed_at").fetchall()
     assert done == [(number, "done", 0) for number in range(1, 41)]
     assert db.execute("select count(*) from holdfast.turn").fetchone() == (40,)
+
+
+def test_a_deferred_stop_of_a_locked_agent_holds_up_nobody_and_is_done_later(url: str, db: Db, tmp_path: Path) -> None:
+    async def main() -> None:
+        async with crew(url, tmp_path) as staff, crew(url) as killed:
+            for report in RECORDED[:5]:
+                stored = await staff.send(without_last_words(report))
+            db.execute("update holdfast.deferred_stop set tries = 99, due_at = now()")
+            with locked(db, stored.agent_id):
+                staff.drainer.start()
+                await killed.store(event("Note", "another"))
+                await until(db, "select count(*) from holdfast.event where status = 'pending'", [(0,)])
+                await until(db, "select tries, due_at > now() from holdfast.deferred_stop", [(100, True)])
+            await until(db, "select state from holdfast.command", [("COMPLETE",)])
+
+    asyncio.run(main())

@@ -1,5 +1,7 @@
 """What the database itself forbids, whoever writes to it; and that SQLAlchemy's view of the tables is true."""
 
+import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import psycopg
@@ -10,6 +12,7 @@ from alembic.migration import MigrationContext
 from psycopg.errors import CheckViolation, UniqueViolation
 
 from holdfast.agents.tables import Base
+from holdfast.testing import PATIENCE
 
 Db = psycopg.Connection[Any]
 
@@ -100,16 +103,21 @@ def test_events_are_numbered_by_session_without_gaps(db: Db) -> None:
 
 def test_the_number_follows_the_order_of_the_commits(url: str, db: Db) -> None:
     """While one has a number and has not committed, nobody else gets the next one: it would be seen without it."""
-    with psycopg.connect(url) as first, psycopg.connect(url) as second:
-        store(first, body=b"1")
-        second.execute("set lock_timeout = '200ms'")
-        with pytest.raises(psycopg.errors.LockNotAvailable):
-            store(second, body=b"2")
-        second.rollback()
+    with (
+        psycopg.connect(url) as first,
+        psycopg.connect(url, autocommit=True) as second,
+        ThreadPoolExecutor() as threads,
+    ):
+        store(db, body=b"0")
+        assert store(first, body=b"1")[1] == 2
+        following = threads.submit(store, second, body=b"2")
+        waits = "select from pg_locks where pid = %s and locktype = 'advisory' and not granted"
+        deadline = time.monotonic() + PATIENCE
+        while db.execute(waits, (second.info.backend_pid,)).fetchone() is None:
+            assert time.monotonic() < deadline and not following.done()
         assert store(db, session="another")[1] == 1  # other sessions do not wait
         first.commit()
-        assert store(second, body=b"2")[1] == 2
-        second.commit()
+        assert following.result(PATIENCE)[1:] == (3, False)
 
 
 @pytest.mark.parametrize(

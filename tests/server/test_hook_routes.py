@@ -198,6 +198,34 @@ def test_twenty_five_hooks_on_twenty_five_agents_all_succeed_and_others_are_serv
     assert db.execute("select count(*) from holdfast.command").fetchone() == (25,)
 
 
+def test_transactions_that_take_long_leave_connections_for_others(server: Running, url: str, db: Db) -> None:
+    """Twenty-five agents are at work, and none gets on, on a pool of twenty-five connections."""
+    sessions = [f"s{n}" for n in range(25)]
+    stuck = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+
+    def all_stuck() -> bool:
+        row = db.execute(stuck).fetchone()
+        return row is not None and row[0] >= 20 and pending(db) == 25
+
+    async def storm() -> list[httpx.Response]:
+        async with server.async_client() as client:
+            await asyncio.gather(*(client.post("/hook", json=event("Note", session=session)) for session in sessions))
+            with psycopg.connect(url) as slow:
+                slow.execute("select from holdfast.agent for no key update")
+                prompts = [event("UserPromptSubmit", session=session, prompt="x") for session in sessions]
+                posted = [asyncio.create_task(client.post("/hook", json=prompt)) for prompt in prompts]
+                async with asyncio.timeout(10):
+                    while not all_stuck():  # noqa: ASYNC110  the server is another process
+                        await asyncio.sleep(0.01)
+                async with asyncio.timeout(1):
+                    assert (await client.get("/hook/status")).json()["pending"] == 25
+                    assert (await client.post("/hook", json=event("SessionEnd", session="s0"))).status_code == 202
+                slow.rollback()
+            return await asyncio.gather(*posted)
+
+    assert {answer.status_code for answer in asyncio.run(storm())} == {200}
+
+
 def test_what_is_not_in_time_is_answered_202_and_worked_off_in_its_place(start: Callable[..., Running], db: Db) -> None:
     server = start(HOLDFAST_HOOK_WAIT="0.2")
     with server.client() as client:

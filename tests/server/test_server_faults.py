@@ -3,6 +3,8 @@
 import asyncio
 import os
 import signal
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable
@@ -195,3 +197,42 @@ def test_secrets_are_in_no_log_and_no_answer(tmp_path: Path, url: str) -> None:
         log = server.log.read_text()
     for hidden in (secret, server.token, "my words"):
         assert hidden not in log
+
+
+def test_without_an_address_it_brings_its_own_database_and_keeps_what_was_stored(tmp_path: Path) -> None:
+    with Running({}, tmp_path / "data") as server:
+        token = server.token
+        with server.client() as client:
+            assert client.post("/hook", json=event("UserPromptSubmit", prompt="x")).status_code == 200
+        assert server.terminate() == 0
+    assert not (tmp_path / "data" / "postgres" / "cluster" / "postmaster.pid").exists(), "it is stopped"
+    with Running({}, tmp_path / "data") as server:
+        assert server.token == token
+        with server.client() as client:
+            (agent,) = client.get("/api/agents").json()["agents"]
+            assert agent["state"] == "COMMANDED"
+        # Two servers of one folder share its database.
+        with Running({}, tmp_path / "data") as second, second.client() as client:
+            assert client.post("/hook", json=event("Stop", last_assistant_message="Done.")).status_code == 200
+        with server.client() as client:
+            assert client.get("/api/agents").json()["agents"][0]["command"]["state"] == "COMPLETE"
+
+
+def test_a_database_that_cannot_be_reached_is_told_without_its_password(tmp_path: Path) -> None:
+    environment = os.environ | {
+        "HOLDFAST_DATABASE_URL": "postgresql://app:s3cret@127.0.0.1:1/app",
+        "HOLDFAST_PORT": "0",
+    }
+    command = [sys.executable, "-m", "holdfast.cli", "serve", "--data-dir", str(tmp_path)]
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("holdfast: ") and "s3cret" not in outcome.stderr
+
+
+def test_a_port_that_is_taken_is_told(start: Callable[..., Running], url: str, tmp_path: Path) -> None:
+    port = start().address.rpartition(":")[2]
+    environment = os.environ | {"HOLDFAST_DATABASE_URL": url}
+    command = [sys.executable, "-m", "holdfast.cli", "serve", "--port", port, "--data-dir", str(tmp_path)]
+    outcome = subprocess.run(command, env=environment, capture_output=True, text=True, cwd=tmp_path)
+    assert outcome.returncode == 1
+    assert outcome.stderr.startswith("holdfast: cannot listen on 127.0.0.1")

@@ -9,7 +9,7 @@ from typing import Final
 
 from sqlalchemy import delete, select, text
 
-from ..errors import BackendUnavailable
+from ..errors import LockError
 from . import effects, transcript
 from .database import Database, is_unavailable
 from .ledger import Ledger
@@ -20,11 +20,13 @@ _log = logging.getLogger("holdfast.agents")
 
 MOST_TRIES: Final = 8
 """Over some 16 seconds. Then the command is completed without its last words, rather than never."""
-LOCK_WAIT: Final = 15.0
+LOCK_WAIT: Final = 2.0
+"""Seconds. Who does not get the lock comes back later: the row stays, and others must not wait for it."""
 
 # Claimed by moving its time ahead: of several processes one has it, and if that one dies it is due again.
 _CLAIM: Final = text("""
-    update holdfast.deferred_stop d set tries = d.tries + 1, due_at = now() + interval '0.25 s' * 2 ^ least(d.tries, 4)
+    update holdfast.deferred_stop d
+    set tries = least(d.tries + 1, 100), due_at = now() + interval '0.25 s' * 2 ^ least(d.tries, 4)
     where d.id in (
         select id from holdfast.deferred_stop where due_at <= now() order by due_at limit 20 for update skip locked
     )
@@ -42,14 +44,23 @@ class DeferredStops:
         """Does what is due. Returns in how many seconds the next one is, if there is one."""
         async with self._database.statement() as connection:
             claimed = (await connection.execute(_CLAIM)).all()
-        for id_, agent_id, tries in claimed:
-            said = await self._last_words(agent_id)
-            if said is not None or tries >= MOST_TRIES:
-                await self._conclude(id_, agent_id, said)
+        await asyncio.gather(*(self._try(id_, agent_id, tries) for id_, agent_id, tries in claimed))
         async with self._database.statement() as connection:
             pause = text("select extract(epoch from min(due_at) - now())::float8 from holdfast.deferred_stop")
             seconds: float | None = (await connection.execute(pause)).scalar()
         return seconds
+
+    async def _try(self, id_: int, agent_id: int, tries: int) -> None:
+        try:
+            said = await self._last_words(agent_id)
+            if said is not None or tries >= MOST_TRIES:
+                await self._conclude(id_, agent_id, said)
+        except Exception as error:
+            about = {"action": "deferred_stop_postponed", "agent": agent_id}
+            if isinstance(error, LockError) or is_unavailable(error):
+                _log.warning("a deferred stop has to wait: %s", type(error).__name__, extra=about)
+            else:
+                _log.exception("a deferred stop failed and will be tried again", extra=about)
 
     async def _last_words(self, agent_id: int) -> str | None:
         async with self._database.statement() as connection:
@@ -66,17 +77,12 @@ class DeferredStops:
 
     async def _conclude(self, id_: int, agent_id: int, said: str | None) -> None:
         async with self._processor.alone_with(agent_id, wait=LOCK_WAIT, note="deferred stop"):
-            try:
-                async with self._database.transaction() as db:
-                    ledger = await Ledger.open(db, agent_id)
-                    gone = delete(DeferredStop).where(DeferredStop.id == id_).returning(DeferredStop)
-                    row = (await db.execute(gone)).scalar_one_or_none()
-                    command = await ledger.open_command()
-                    if row is None or command is None or command.id != row.command_id:
-                        return  # somebody has completed it meanwhile
-                    event = (await db.execute(select(Event).where(Event.id == row.event_id))).scalar_one()
-                    event.effect = f"deferred, then {await effects.conclude(ledger, event, said)}"
-            except Exception as error:
-                if is_unavailable(error):
-                    raise BackendUnavailable(f"the database cannot be used: {type(error).__name__}") from error
-                raise
+            async with self._database.transaction() as db:
+                ledger = await Ledger.open(db, agent_id)
+                gone = delete(DeferredStop).where(DeferredStop.id == id_).returning(DeferredStop)
+                row = (await db.execute(gone)).scalar_one_or_none()
+                command = await ledger.open_command()
+                if row is None or command is None or command.id != row.command_id:
+                    return  # somebody has completed it meanwhile
+                event = (await db.execute(select(Event).where(Event.id == row.event_id))).scalar_one()
+                event.effect = f"deferred, then {await effects.conclude(ledger, event, said)}"

@@ -47,18 +47,8 @@ async def store(connection: AsyncConnection, tenant: str, report: Report) -> Sto
 
 
 async def next_pending(db: AsyncSession, agent_id: int, up_to: int | None) -> Event | None:
-    """The first event that is not done, for this transaction alone.
-
-    Whoever asks holds the agent's lock. The row is locked as well: should that lock have been lost without our knowing,
-    nobody can work on the same event.
-    """
-    pending = (
-        select(Event)
-        .where(Event.agent_id == agent_id, Event.status == "pending")
-        .order_by(Event.number)
-        .limit(1)
-        .with_for_update(key_share=True)
-    )
+    """The first event that is not done. Whoever asks has the agent's ledger open, and so is alone with it."""
+    pending = select(Event).where(Event.agent_id == agent_id, Event.status == "pending").order_by(Event.number).limit(1)
     if up_to is not None:
         pending = pending.where(Event.number <= up_to)
     return (await db.execute(pending)).scalar_one_or_none()

@@ -26,7 +26,11 @@ class Ledger:
 
     @classmethod
     async def open(cls, db: AsyncSession, agent_id: int) -> Ledger:
-        """The row is locked, too, against a holder that has lost the agent's lock and does not know yet."""
+        """Locks the agent's row to the end of the transaction.
+
+        The agent's lock keeps others out already; but it may have been lost without our knowing (a database that was
+        restarted), and then two would be at work on one event.
+        """
         row = await db.execute(
             select(Agent, func.now()).where(Agent.id == agent_id).with_for_update(key_share=True, of=Agent)
         )

@@ -69,11 +69,12 @@ class Processor:
             if number is None or is_unavailable(error):
                 raise _unavailable(error) from error
             return await self._failed(agent_id, number, error)
-        return _Next.WORKED
+        return _Next.EMPTY if number == up_to else _Next.WORKED
 
     async def _failed(self, agent_id: int, number: int, error: Exception) -> _Next:
         try:
             async with self._database.transaction() as db:
+                await Ledger.open(db, agent_id)
                 event = await inbox.next_pending(db, agent_id, number)
                 if event is None or event.number != number:  # somebody else was quicker
                     return _Next.WORKED
