@@ -1,6 +1,7 @@
 """The gate in front of every execution. Each promise has a sibling with real processes in test_occurrences.py."""
 
 import asyncio
+from typing import Any
 from unittest.mock import AsyncMock, MagicMock, patch
 
 import psycopg
@@ -126,11 +127,12 @@ def test_a_database_that_is_not_there_does_not_mean_a_single_instance() -> None:
         Scheduler(async_db=object())
 
 
-def test_a_database_without_the_tables_says_what_to_do(holdfast_postgres_url: str) -> None:
+def test_a_database_without_the_tables_says_what_to_do(url: str, db: psycopg.Connection[Any]) -> None:
     from holdfast import BackendUnavailable
 
+    db.execute("drop schema holdfast cascade")
     with pytest.raises(BackendUnavailable, match="holdfast db upgrade"):
-        asyncio.run(Scheduler(holdfast_postgres_url + "").start())
+        asyncio.run(Scheduler(url).start())
 
 
 def test_get_scheduler_is_one_for_the_process_until_it_is_stopped() -> None:

@@ -126,13 +126,28 @@ from jsonb_to_recordset(cast(:changed as jsonb)) as n(
     last_run_at timestamptz)
 where a.id = n.id
 
+-- Rows are locked in the order of their ids: an instance renews and ends runs at the same time.
+
 -- name: renew
+with ours as materialized (
+    select r.id from holdfast.scheduled_run r
+        join unnest(cast(:ids as bigint[]), cast(:attempts as int4[])) as named(id, attempt) using (id, attempt)
+    where r.state = 'running' and r.instance = :instance
+    order by r.id for update of r
+)
 update holdfast.scheduled_run r set lease_until = clock_timestamp() + make_interval(secs => :lease)
-from unnest(cast(:ids as bigint[]), cast(:attempts as int4[])) as ours(id, attempt)
-where r.id = ours.id and r.attempt = ours.attempt and r.state = 'running' and r.instance = :instance
+from ours where r.id = ours.id
 returning r.id, r.attempt
 
 -- name: finish
+with ended as materialized (
+    select e.*, r.id from jsonb_to_recordset(cast(:endings as jsonb)) as e(
+        run_id int8, attempt int4, state text, duration float8, error text, result text, retry_in float8,
+        handed_back boolean)
+        join holdfast.scheduled_run r on r.id = e.run_id and r.attempt = e.attempt
+    where r.state = 'running'
+    order by r.id for update of r
+)
 update holdfast.scheduled_run r set
     state = case when e.retry_in is not null or e.handed_back then 'pending' else e.state end,
     due_at = clock_timestamp() + make_interval(secs => case when e.handed_back then 0 else e.retry_in end),
@@ -142,10 +157,7 @@ update holdfast.scheduled_run r set
     duration_seconds = e.duration,
     error = e.error,
     result = cast(e.result as jsonb)
-from jsonb_to_recordset(cast(:endings as jsonb)) as e(
-    run_id int8, attempt int4, state text, duration float8, error text, result text, retry_in float8,
-    handed_back boolean)
-where r.id = e.run_id and r.attempt = e.attempt and r.state = 'running'
+from ended e where r.id = e.id
 returning r.id, r.attempt
 
 -- name: announce
