@@ -12,7 +12,7 @@ from crew import GOLDEN, RECORDED, crew, event
 from sqlalchemy import text
 
 from holdfast import AsyncLocks, LockNamespace, NotAcquired
-from holdfast.agents import effects
+from holdfast.agents import effects, inbox
 from holdfast.agents.ledger import Ledger
 from holdfast.agents.tables import Event
 from holdfast.testing import PATIENCE
@@ -263,21 +263,33 @@ def test_a_transcript_that_never_comes_does_not_leave_the_command_open(url: str,
     asyncio.run(main())
 
 
-def test_a_holder_that_has_lost_its_lock_and_does_not_know_does_no_event_twice(url: str, db: Db) -> None:
-    """Two that both believe to hold the agent's lock. The rows themselves keep them apart."""
+def test_a_holder_that_has_lost_its_lock_and_does_not_know_does_no_event_twice(
+    url: str, db: Db, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that both believe to hold the agent's lock. Its row keeps them apart."""
+
+    async def count(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
+        before = int(ledger.agent.model or 0)
+        await ledger.open_command()  # a round trip, for the other to come in between
+        ledger.agent.model = str(before + 1)
+        return "counted"
+
+    monkeypatch.setattr(effects, "EFFECTS", {**effects.EFFECTS, "Count": count})
 
     async def main() -> None:
         async with crew(url) as one, crew(url) as other:
             for number, staff in enumerate((one, other)):
                 staff.processor._locks = AsyncLocks.from_url(f"memory://lost-{number}")
             for n in range(40):
-                stored = await one.store(event("PostToolUse", tool_use_id=f"t{n}"))
-            await asyncio.gather(*(staff.processor.work_off(stored.agent_id, wait=5) for staff in (one, other) * 3))
+                stored = await one.store(event("Count", n=n))
+            await asyncio.gather(*(staff.processor.work_off(stored.agent_id, wait=5) for staff in (one, other)))
 
+    ran: list[int] = []
+    mark_done = inbox.mark_done
+    monkeypatch.setattr(inbox, "mark_done", lambda event, effect: (ran.append(event.number), mark_done(event, effect)))
     asyncio.run(main())
-    done = db.execute("select number, status, failures from holdfast.event order by processed_at").fetchall()
-    assert done == [(number, "done", 0) for number in range(1, 41)]
-    assert db.execute("select count(*) from holdfast.turn").fetchone() == (40,)
+    assert ran == list(range(1, 41)), "each once, and in order"
+    assert db.execute("select model from holdfast.agent").fetchone() == ("40",)
 
 
 def test_a_deferred_stop_of_a_locked_agent_holds_up_nobody_and_is_done_later(url: str, db: Db, tmp_path: Path) -> None:

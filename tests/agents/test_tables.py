@@ -103,10 +103,10 @@ def test_events_are_numbered_by_session_without_gaps(db: Db) -> None:
 
 def test_the_number_follows_the_order_of_the_commits(url: str, db: Db) -> None:
     """While one has a number and has not committed, nobody else gets the next one: it would be seen without it."""
-    with (
-        psycopg.connect(url) as first,
-        psycopg.connect(url, autocommit=True) as second,
+    with (  # left in the opposite order: the first lets go, then the second can end, then its thread
         ThreadPoolExecutor() as threads,
+        psycopg.connect(url, autocommit=True) as second,
+        psycopg.connect(url) as first,
     ):
         store(db, body=b"0")
         assert store(first, body=b"1")[1] == 2
