@@ -202,7 +202,8 @@ def test_a_body_that_never_comes_does_not_hold_up_others(server: Running) -> Non
 @pytest.mark.filterwarnings("ignore")  # schemathesis' own
 def test_whatever_the_description_allows_and_forbids_there_is_no_500(server: Running) -> None:
     schema = schemathesis.openapi.from_url(f"{server.address}/openapi.json")
-    operations = [found.ok() for found in schema.get_all_operations()]
+    # Not the stream, which does not end: test_api.py has its odd headers.
+    operations = [found.ok() for found in schema.get_all_operations() if found.ok().path != "/api/events"]
     right, wrong = schemathesis.GenerationMode.POSITIVE, schemathesis.GenerationMode.NEGATIVE
     seen: set[int] = set()
     for operation in operations:

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 
 from ..errors import MissingExtra
 
-_NEEDS = ("fastapi", "uvicorn", "pydantic_settings", "sqlalchemy", "alembic", "psycopg")
+_NEEDS = ("fastapi", "uvicorn", "pydantic_settings", "sqlalchemy", "greenlet", "alembic", "psycopg")
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
