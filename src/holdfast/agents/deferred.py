@@ -12,7 +12,6 @@ from sqlalchemy import delete, select, text
 from ..errors import LockError
 from . import effects, transcript
 from .database import Database, is_unavailable
-from .ledger import Ledger
 from .processing import Processor
 from .tables import Agent, DeferredStop, Event
 
@@ -78,7 +77,7 @@ class DeferredStops:
     async def _conclude(self, id_: int, agent_id: int, said: str | None) -> None:
         async with self._processor.alone_with(agent_id, wait=LOCK_WAIT, note="deferred stop"):
             async with self._database.transaction() as db:
-                ledger = await Ledger.open(db, agent_id)
+                ledger = await self._processor.ledger(db, agent_id)
                 gone = delete(DeferredStop).where(DeferredStop.id == id_).returning(DeferredStop)
                 row = (await db.execute(gone)).scalar_one_or_none()
                 command = await ledger.open_command()

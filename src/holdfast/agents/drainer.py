@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import psycopg
@@ -28,12 +29,20 @@ _LEFT_BEHIND: Final = text("""
 
 class Drainer:
     def __init__(
-        self, database: Database, processor: Processor, deferred: DeferredStops, *, interval: float = 2.0
+        self,
+        database: Database,
+        processor: Processor,
+        deferred: DeferredStops,
+        *,
+        interval: float = 2.0,
+        hears: Mapping[str, Callable[[], None]] | None = None,
     ) -> None:
+        """``hears``: what else is told on its channel, and whom it concerns."""
         self._database = database
         self._processor = processor
         self._deferred = deferred
         self._interval = interval
+        self._hears = hears or {}
         self._look_now = asyncio.Event()
         self._at_work: dict[int, asyncio.Task[None]] = {}
         self._once_more: set[int] = set()
@@ -113,12 +122,13 @@ class Drainer:
                 async with await self._database.connect() as connection:
                     await connection.set_autocommit(True)
                     await connection.execute(f"listen {CHANNEL}")
-                    self._look_now.set()  # for what was told before we listened
+                    for look in (self._look_now.set, *self._hears.values()):
+                        look()  # for what was told before we listened
                     async for notice in connection.notifies():
                         if notice.payload.isdecimal():
                             self.call(int(notice.payload))
                         else:
-                            self._look_now.set()
+                            self._hears.get(notice.payload, self._look_now.set)()
             except psycopg.Error as error:
                 _log.warning("not listening: %s", type(error).__name__, extra={"action": "listen_lost"})
                 await asyncio.sleep(self._interval)

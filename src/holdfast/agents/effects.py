@@ -13,6 +13,7 @@ from typing import Any, Final
 from . import words
 from .ledger import Ledger
 from .machine import Actor, Intent, State
+from .outbox import Kind
 from .payload import storable
 from .tables import Event
 
@@ -131,6 +132,7 @@ async def _ask(ledger: Ledger, event: Event, payload: dict[str, Any], what: str,
         text=text,
         tool_name=payload.get("tool_name"),
     )
+    await ledger.tell(Kind.AWAITING_INPUT, command, event, text)
     return "awaiting input"
 
 
@@ -175,6 +177,7 @@ async def conclude(ledger: Ledger, event: Event, said: str | None, *, prompt_id:
     if asks:
         command.waits_for, command.waits_for_tool_use = "prompt", None
     await ledger.add_turn(command, Actor.AGENT, intent, source=f"event:{event.number}", event=event, text=said)
+    await ledger.tell(Kind.AWAITING_INPUT if asks else Kind.COMPLETE, command, event, said)
     return "asked" if asks else "completed"
 
 
@@ -182,8 +185,10 @@ async def _session_end(ledger: Ledger, event: Event, payload: dict[str, Any]) ->
     command = await ledger.open_command()
     if command is not None:
         await ledger.move(command, Actor.AGENT, Intent.END_OF_COMMAND)
+        await ledger.tell(Kind.COMPLETE, command, event)
     ledger.agent.ended_at = ledger.now
     ledger.agent.end_reason = storable(payload.get("reason"))
+    await ledger.tell(Kind.ENDED, command, event, ledger.agent.end_reason)
     return "ended"
 
 

@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator
+from collections.abc import Set as AbstractSet
 from contextlib import asynccontextmanager
 from enum import Enum
 from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from .._async.locks import AsyncLocks
 from ..errors import BackendUnavailable
@@ -15,6 +18,7 @@ from ..keys import LockNamespace
 from . import effects, inbox
 from .database import Database, is_unavailable
 from .ledger import Ledger
+from .outbox import Kind
 
 _log = logging.getLogger("holdfast.agents")
 
@@ -31,9 +35,12 @@ class _Next(Enum):
 class Processor:
     """What a request and a drainer do alike."""
 
-    def __init__(self, database: Database, locks: AsyncLocks, *, connections: int = 25) -> None:
+    def __init__(
+        self, database: Database, locks: AsyncLocks, *, connections: int = 25, tells: AbstractSet[Kind] = frozenset()
+    ) -> None:
         self._database = database
         self._locks = locks
+        self._tells = tells
         self._slots = asyncio.Semaphore(max(1, connections - KEPT_FREE))
 
     @asynccontextmanager
@@ -42,6 +49,9 @@ class Processor:
         async with self._locks.hold(LockNamespace.AGENT, agent_id, wait=wait, note=note):
             async with self._slots:
                 yield
+
+    async def ledger(self, db: AsyncSession, agent_id: int) -> Ledger:
+        return await Ledger.open(db, agent_id, tells=self._tells)
 
     async def work_off(self, agent_id: int, *, up_to: int | None = None, wait: float, note: str = "hook") -> bool:
         """Works off what came up to number ``up_to``, whoever brought it. Whether all of that is done now.
@@ -57,7 +67,7 @@ class Processor:
         number: int | None = None  # of the event at hand; its row is no use after a rollback
         try:
             async with self._database.transaction() as db:
-                ledger = await Ledger.open(db, agent_id)
+                ledger = await self.ledger(db, agent_id)
                 event = await inbox.next_pending(db, agent_id, up_to)
                 if event is None:
                     return _Next.EMPTY
@@ -74,7 +84,7 @@ class Processor:
     async def _failed(self, agent_id: int, number: int, error: Exception) -> _Next:
         try:
             async with self._database.transaction() as db:
-                await Ledger.open(db, agent_id)
+                await self.ledger(db, agent_id)
                 event = await inbox.next_pending(db, agent_id, number)
                 if event is None or event.number != number:  # somebody else was quicker
                     return _Next.WORKED

@@ -8,7 +8,17 @@ from importlib.util import find_spec
 
 from ..errors import MissingExtra
 
-_NEEDS = ("fastapi", "uvicorn", "pydantic_settings", "sqlalchemy", "greenlet", "alembic", "psycopg")
+_NEEDS = (
+    "fastapi",
+    "uvicorn",
+    "pydantic_settings",
+    "sqlalchemy",
+    "greenlet",
+    "alembic",
+    "psycopg",
+    "httpx",
+    "prometheus_client",
+)
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

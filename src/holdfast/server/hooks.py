@@ -104,7 +104,11 @@ async def receive_any(request: Request) -> Response:
 _STATUS: Final = text("""
     select (select count(*) from holdfast.agent where tenant = :tenant and ended_at is null) as agents,
         count(*) filter (where e.status = 'pending') as pending,
-        count(*) filter (where e.status = 'set_aside') as set_aside
+        count(*) filter (where e.status = 'set_aside') as set_aside,
+        (select count(*) from holdfast.outbox o join holdfast.agent a on a.id = o.agent_id
+            where o.status = 'waiting' and a.tenant = :tenant) as messages_waiting,
+        (select count(*) from holdfast.outbox o join holdfast.agent a on a.id = o.agent_id
+            where o.status = 'set_aside' and a.tenant = :tenant) as messages_set_aside
     from holdfast.event e join holdfast.agent a on a.id = e.agent_id
     where e.status in ('pending', 'set_aside') and a.tenant = :tenant
 """)
@@ -114,7 +118,7 @@ _STATUS: Final = text("""
     "/hook/status", openapi_extra={"security": [{"bearer": []}]}, responses={c: _ANSWERS[c] for c in (401, 403, 503)}
 )
 async def status(request: Request) -> dict[str, int]:
-    """How many agents live, and what is in their inboxes. Takes no lock: it answers while every agent is locked."""
+    """How many agents live, and what waits for being worked off or delivered. Takes no lock, and waits for none."""
     try:
         grant = await granted(request, HOOK)
     except HTTPException as error:
@@ -122,5 +126,4 @@ async def status(request: Request) -> dict[str, int]:
             raise
         grant = await granted(request, READ)
     async with service_of(request).database.statement() as connection:
-        row = (await connection.execute(_STATUS, {"tenant": grant.tenant})).one()
-    return {"agents": row.agents, "pending": row.pending, "set_aside": row.set_aside}
+        return dict((await connection.execute(_STATUS, {"tenant": grant.tenant})).mappings().one())
