@@ -142,8 +142,8 @@ def test_messages_of_one_agent_go_out_in_order_and_others_do_not_wait_for_them(u
                 await complete(staff, f"second {n}", "s2")
             async with delivering(staff, receiver):
                 await until(db, f"{STATUSES} offset 5", [("done",)])
-                assert [text for text in receiver.texts if text.startswith("second")] == [f"second {n}" for n in range(3)]
-                assert {text for text in receiver.texts if text.startswith("first")} == {"first 0"}
+                assert [text for text in receiver.texts if "second" in text] == ["second 0", "second 1", "second 2"]
+                assert {text for text in receiver.texts if "first" in text} == {"first 0"}
                 receiver.fails.clear()
                 await until(db, STATUSES, [("done",)] * 6)
         taken = [text for text in receiver.texts if text.startswith("first")]
