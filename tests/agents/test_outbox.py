@@ -197,10 +197,10 @@ def test_after_its_last_attempt_a_message_is_set_aside_and_the_next_goes_on(url:
         async with crew(url, tells=Kind) as staff:
             await complete(staff, "lost")
             async with delivering(staff, receiver):
-                for attempt in range(1, outbox.MOST_ATTEMPTS + 1):
+                for attempt in range(1, outbox.MOST_ATTEMPTS):
                     failed = "select attempts from holdfast.outbox where error is not null"
                     await until(db, failed, [(attempt,)])
-                    db.execute("update holdfast.outbox set due_at = now()")
+                    db.execute("update holdfast.outbox set due_at = now(), error = null")
                 await until(db, STATUSES, [("set_aside",)])
                 receiver.fails.clear()
                 await complete(staff, "next")

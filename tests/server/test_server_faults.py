@@ -102,26 +102,6 @@ def test_told_to_stop_it_answers_whoever_waits_and_leaves_no_lock(start: Callabl
     wait_until(lambda: not pending(db), "what was left was not worked off")
 
 
-def test_workers_do_not_outlive_the_process_that_started_them(start: Callable[..., Running], db: Db) -> None:
-    server = start(HOLDFAST_WORKERS="2")
-    server.kill()
-    connections = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    wait_until(lambda: db.execute(connections).fetchone() == (0,), "a worker lives on")
-
-
-def test_a_worker_that_is_killed_is_replaced(start: Callable[..., Running], db: Db) -> None:
-    server = start(HOLDFAST_WORKERS="2")
-    here = "query = 'listen holdfast_inbox' and datname = current_database()"
-    listening = f"select pid, application_name from pg_stat_activity where {here}"
-    wait_until(lambda: len(db.execute(listening).fetchall()) == 2, "two workers listen")
-    before = {name for _, name in db.execute(listening)}
-    victim = int(sorted(before)[0].removeprefix("holdfast[").removesuffix("]"))
-    os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: len({name for _, name in db.execute(listening)} - before) == 1, "no new worker came")
-    with server.client() as client:
-        assert client.post("/hook", json=event("Note")).status_code == 200
-
-
 @pytest.mark.parametrize("mode", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
 def test_the_database_is_restarted_under_load(tmp_path: Path, mode: signal.Signals) -> None:
     settings = {"synchronous_commit": "on", "fsync": "off"}

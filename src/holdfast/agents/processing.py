@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+import time
+from collections.abc import AsyncIterator, Callable
 from collections.abc import Set as AbstractSet
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from typing import Final
 
@@ -24,6 +25,12 @@ _log = logging.getLogger("holdfast.agents")
 
 KEPT_FREE: Final = 5
 """Connections that processing leaves for storing, and for those who only look."""
+
+Waited = Callable[[float], None]
+"""Is told how many seconds the agent's lock was waited for, whether it was had then or not."""
+
+
+def ignore(seconds: float) -> None: ...
 
 
 class _Next(Enum):
@@ -44,21 +51,30 @@ class Processor:
         self._slots = asyncio.Semaphore(max(1, connections - KEPT_FREE))
 
     @asynccontextmanager
-    async def alone_with(self, agent_id: int, *, wait: float, note: str) -> AsyncIterator[None]:
+    async def alone_with(
+        self, agent_id: int, *, wait: float, note: str, waited: Waited = ignore
+    ) -> AsyncIterator[None]:
         """The agent's lock first; then a place at a connection; only then is anything read."""
-        async with self._locks.hold(LockNamespace.AGENT, agent_id, wait=wait, note=note):
-            async with self._slots:
-                yield
+        async with AsyncExitStack() as taken:
+            began = time.monotonic()
+            try:
+                await taken.enter_async_context(self._locks.hold(LockNamespace.AGENT, agent_id, wait=wait, note=note))
+            finally:
+                waited(time.monotonic() - began)
+            await taken.enter_async_context(self._slots)
+            yield
 
     async def ledger(self, db: AsyncSession, agent_id: int) -> Ledger:
         return await Ledger.open(db, agent_id, tells=self._tells)
 
-    async def work_off(self, agent_id: int, *, up_to: int | None = None, wait: float, note: str = "hook") -> bool:
+    async def work_off(
+        self, agent_id: int, *, up_to: int | None = None, wait: float, note: str = "hook", waited: Waited = ignore
+    ) -> bool:
         """Works off what came up to number ``up_to``, whoever brought it. Whether all of that is done now.
 
         Raises ``LockError`` if the lock or the database cannot be had; the inbox stays as it is then.
         """
-        async with self.alone_with(agent_id, wait=wait, note=note):
+        async with self.alone_with(agent_id, wait=wait, note=note, waited=waited):
             while (outcome := await self._next(agent_id, up_to)) is _Next.WORKED:
                 pass
         return outcome is _Next.EMPTY

@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import logging
-import signal
 import socket
 import threading
 import time
-from contextlib import suppress
 from typing import Final
-
-import uvicorn
-from uvicorn.supervisors import Multiprocess
 
 from .. import schema
 from ..errors import LockError
@@ -19,16 +14,13 @@ from ..hooks.folders import spool_dir
 from ..hooks.shim import Server as HookServer
 from ..hooks.spool import Spool
 from ..hooks.token_file import new_token, token_in
-from . import logs, place, tokens
+from . import logs, place, tokens, workers
 from .page import CODE_SECONDS
 from .settings import Settings
 
 _log = logging.getLogger("holdfast.server")
 
 _SPOOL_SECONDS: Final = 2.0
-_APPLICATION: Final = "holdfast.server.app:from_environment"
-_GRACE: Final = 20
-"""Seconds for requests that are under way when the server is told to stop."""
 
 
 def serve(settings: Settings) -> int:
@@ -39,7 +31,8 @@ def serve(settings: Settings) -> int:
         code = _prepare_tokens(settings, url)
         _announce(settings, listener, code)
         threading.Thread(target=_fetch_spooled, args=(settings, address(listener)), daemon=True).start()
-        _run(settings, listener)
+        if not workers.run(settings.workers, listener):
+            raise LockError("the server could not be started; its log says why")
     return 0
 
 
@@ -85,7 +78,7 @@ def _fetch_spooled(settings: Settings, at: str) -> None:
     """Delivers what shims on this machine could not, while there was no server."""
     by_name = at.replace("127.0.0.1", "localhost")
     spools = [Spool(spool_dir(settings.data_dir, url)) for url in {at, by_name}]
-    server = HookServer(at, settings.data_dir, _GRACE)
+    server = HookServer(at, settings.data_dir, workers.GRACE)
     while True:
         for spool in spools:
             try:
@@ -93,20 +86,3 @@ def _fetch_spooled(settings: Settings, at: str) -> None:
             except OSError as error:
                 _log.warning("a spool cannot be read: %s", error, extra={"action": "spool_unread"})
         time.sleep(_SPOOL_SECONDS)
-
-
-def _run(settings: Settings, listener: socket.socket) -> None:
-    config = uvicorn.Config(
-        _APPLICATION, factory=True, workers=settings.workers, log_config=None, access_log=False, server_header=False,
-        loop="asyncio", timeout_graceful_shutdown=_GRACE, timeout_keep_alive=30,
-    )  # fmt: skip
-    if settings.workers > 1:
-        Multiprocess(config, sockets=[listener]).run()
-        return
-    # uvicorn ends a process by the signal that it got. To be told to stop and to have stopped is no failure.
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
-    finally:
-        signal.signal(signal.SIGTERM, before)
