@@ -41,8 +41,8 @@ class Receiver:
 
 
 @asynccontextmanager
-async def delivering(staff: Crew, receiver: Receiver, *, lease: float = outbox.LEASE) -> AsyncIterator[Outbox]:
-    worker = Outbox(staff.database, receiver.take, interval=0.05, lease=lease)
+async def delivering(staff: Crew, receiver: Receiver, *, interval: float = 0.05) -> AsyncIterator[Outbox]:
+    worker = Outbox(staff.database, receiver.take, interval=interval)
     worker.start()
     try:
         yield worker
@@ -158,7 +158,7 @@ def test_who_has_taken_a_message_has_it_for_its_lease_then_another_gets_it_with_
         stuck.answers.clear()
         async with crew(url, tells=Kind) as staff, crew(url) as others:
             await complete(staff, "told")
-            async with delivering(staff, stuck) as worker:
+            async with delivering(staff, stuck, interval=600) as worker:  # it does not look again by itself
                 await until(db, "select attempts from holdfast.outbox", [(1,)])
                 async with delivering(others, other) as second:
                     for _ in range(5):  # it looks, and takes nothing

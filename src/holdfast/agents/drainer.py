@@ -13,6 +13,7 @@ from sqlalchemy import text
 from ..errors import LockError
 from .database import CHANNEL, Database, is_unavailable
 from .deferred import DeferredStops
+from .pause import set_within
 from .processing import Processor
 
 _log = logging.getLogger("holdfast.agents")
@@ -106,10 +107,7 @@ class Drainer:
                     _log.warning("the drainer waits: %s", type(error).__name__, extra={"action": "drainer_waits"})
                 else:
                     _log.exception("the drainer met something unexpected", extra={"action": "drainer_failed"})
-            try:
-                await asyncio.wait_for(self._look_now.wait(), pause)
-            except TimeoutError:
-                pass
+            await set_within(self._look_now, pause)
             self._look_now.clear()
 
     async def _left_behind(self, age: float) -> set[int]:

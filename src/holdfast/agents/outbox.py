@@ -17,6 +17,7 @@ from sqlalchemy import text
 
 from ..errors import LockError
 from .database import Database, is_unavailable
+from .pause import set_within
 
 _log = logging.getLogger("holdfast.agents")
 
@@ -89,11 +90,10 @@ _FAILED: Final = text("""
 class Outbox:
     """Works off the outbox: at its start, when it is told to look, and by its own clock."""
 
-    def __init__(self, database: Database, deliver: Deliver, *, interval: float = 2.0, lease: float = LEASE) -> None:
+    def __init__(self, database: Database, deliver: Deliver, *, interval: float = 2.0) -> None:
         self._database = database
         self._deliver = deliver
         self._interval = interval
-        self._lease = lease
         self._look_now = asyncio.Event()
         self._under_way: set[asyncio.Task[None]] = set()
         self._looking: asyncio.Task[None] | None = None
@@ -130,10 +130,7 @@ class Outbox:
                     _log.warning("the outbox waits: %s", type(error).__name__, extra={"action": "outbox_waits"})
                 else:
                     _log.exception("the outbox met something unexpected", extra={"action": "outbox_failed"})
-            try:
-                await asyncio.wait_for(self._look_now.wait(), self._interval)
-            except TimeoutError:
-                pass
+            await set_within(self._look_now, self._interval)
 
     async def _take_what_is_due(self) -> None:
         bounds = {"most_attempts": MOST_ATTEMPTS}
@@ -144,7 +141,7 @@ class Outbox:
             most = MOST_AT_ONCE - len(self._under_way)
             if not most:
                 return  # the first that is done looks again
-            taken = (await connection.execute(_TAKE, bounds | {"lease": self._lease, "most": most})).all()
+            taken = (await connection.execute(_TAKE, bounds | {"lease": LEASE, "most": most})).all()
         for row in taken:
             task = asyncio.create_task(self._try(Message(*row)))
             self._under_way.add(task)
