@@ -14,7 +14,7 @@ from . import words
 from .ledger import Ledger
 from .machine import Actor, Intent, State
 from .outbox import Kind
-from .payload import storable
+from .payload import label, storable
 from .tables import Event
 
 QUESTION_TOOLS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})
@@ -42,16 +42,17 @@ async def _fill_gaps(ledger: Ledger, payload: dict[str, Any]) -> None:
     agent = ledger.agent
     agent.cwd = agent.cwd or storable(payload.get("cwd"))
     agent.transcript_path = agent.transcript_path or storable(payload.get("transcript_path"))
-    agent.model = agent.model or storable(payload.get("model"))
+    agent.model = agent.model or label(payload.get("model"))
+    agent.permission_mode = label(payload.get("permission_mode")) or agent.permission_mode
+    effort = payload.get("effort")
+    agent.effort = label(effort.get("level") if isinstance(effort, dict) else None) or agent.effort
     if agent.project_id is None and agent.cwd and len(agent.cwd.encode()) <= _LONGEST_PROJECT:
         agent.project_id = await ledger.project(agent.cwd)
 
 
 async def _session_start(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
     agent = ledger.agent
-    agent.source = (
-        storable(payload.get("source")) if not event.late else agent.source or storable(payload.get("source"))
-    )
+    agent.source = label(payload.get("source")) if not event.late else agent.source or label(payload.get("source"))
     first = agent.registered_at is None
     agent.registered_at = agent.registered_at or ledger.now
     if agent.ended_at is not None:
@@ -187,7 +188,7 @@ async def _session_end(ledger: Ledger, event: Event, payload: dict[str, Any]) ->
         await ledger.move(command, Actor.AGENT, Intent.END_OF_COMMAND)
         await ledger.tell(Kind.COMPLETE, command, event)
     ledger.agent.ended_at = ledger.now
-    ledger.agent.end_reason = storable(payload.get("reason"))
+    ledger.agent.end_reason = label(payload.get("reason"))
     await ledger.tell(Kind.ENDED, command, event, ledger.agent.end_reason)
     return "ended"
 

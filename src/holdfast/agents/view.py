@@ -11,6 +11,7 @@ from .machine import State
 
 _AGENTS: Final = """
     select a.id, a.session_id, p.path as project, a.cwd, a.model, a.source, a.transcript_path,
+        a.permission_mode, a.effort, a.client_version, a.git_branch,
         a.first_seen_at, a.last_seen_at, a.ended_at, a.end_reason,
         case when a.ended_at is not null then 'ENDED' when c.state is null or c.state = 'COMPLETE' then 'IDLE'
             else c.state end as state,
@@ -144,7 +145,10 @@ def _agent(row: dict[str, Any]) -> dict[str, Any]:
             "changed_at": row["changed_at"],
             "completed_at": row["completed_at"],
         }
-    context = ("project", "cwd", "model", "source", "transcript_path")
+    context = (
+        "project", "cwd", "git_branch", "model", "effort", "permission_mode", "source", "client_version",
+        "transcript_path",
+    )  # fmt: skip
     seen = ("first_seen_at", "last_seen_at", "ended_at", "end_reason")
     return {
         "id": row["id"],

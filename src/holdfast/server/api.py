@@ -64,7 +64,7 @@ async def events(request: Request, last_event_id: Annotated[str | None, Header()
         ) from None
     if service.streams >= service.MOST_STREAMS:
         raise HTTPException(503, "too many follow along already", {"Retry-After": "5"})
-    return ChangeStream(service, grant.tenant, after)
+    return ChangeStream(service, grant.tenant, after, lambda: granted(request, READ))
 
 
 @router.get("/advisory-locks", responses=REFUSALS, openapi_extra=_SECURED)

@@ -53,6 +53,11 @@ def _listen(settings: Settings) -> socket.socket:
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((settings.host, settings.port))
+        # Of every connection. One that is closed with something left to send would stay for as long as its peer lives
+        # and takes nothing; this ends it, after we have given the peer up ourselves.
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            milliseconds = int(2 * settings.stream_patience * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         listener.listen(1024)
     except OSError as error:
         raise LockError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error

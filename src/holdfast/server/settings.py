@@ -53,6 +53,7 @@ class Settings(BaseSettings):
     )
     max_body: int = Field(8 * 2**20, ge=1024, description="bytes of a request at most")
     hook_wait: float = Field(15.0, ge=0, description="seconds that a hook waits for its agent's lock")
+    stream_patience: float = Field(10.0, gt=0, description="seconds for a reader of changes that takes nothing")
     transcripts: Path = Field(default_factory=_transcripts, description="the only folder that transcripts are read in")
     tenant: str = Field("default", min_length=1, description="of the tokens that the first start makes")
     notify_url: SecretStr | None = Field(None, description="a webhook that is told of what needs a person")

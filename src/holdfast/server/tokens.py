@@ -41,7 +41,9 @@ class Tokens:
         if grant is not None and time.monotonic() - at < _REMEMBERED_FOR:
             return grant
         query = select(Token.tenant, Token.scopes).where(
-            Token.digest == key, or_(Token.expires_at.is_(None), Token.expires_at > func.now())
+            Token.digest == key,
+            Token.revoked_at.is_(None),
+            or_(Token.expires_at.is_(None), Token.expires_at > func.now()),
         )
         async with self._database.statement() as connection:
             row = (await connection.execute(query)).one_or_none()
