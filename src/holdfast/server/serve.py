@@ -40,8 +40,9 @@ def _prepare_tokens(settings: Settings, url: str) -> str:
     """Makes the first tokens, and the code by which a browser is let in, which is returned."""
     everything = (tokens.HOOK, tokens.READ, tokens.ADMIN)
     for name, scopes in (("token", everything), ("hook-token", (tokens.HOOK,))):
-        token = token_in(settings.data_dir / name)
-        tokens.register(url, token, settings.tenant, scopes, f"{name} of the data folder")
+        path = settings.data_dir / name
+        if not tokens.register(url, token_in(path), settings.tenant, scopes, f"{name} of the data folder"):
+            raise LockError(f"the token in {path} was revoked: delete the file to have a new one made")
     code = new_token()
     tokens.register(url, code, settings.tenant, (tokens.PAGE,), "lets a browser in, once", seconds=CODE_SECONDS)
     return code
