@@ -162,6 +162,19 @@ async def _load_while_restarting(
     return accepted
 
 
+def test_a_database_that_cannot_be_asked_is_told_by_a_503(tmp_path: Path) -> None:
+    """Not by a 500, nor by a 200 that says there is nothing."""
+    with start_postgres(tmp_path / "pg", options={"fsync": "off"}) as postgres:
+        with Running({"HOLDFAST_DATABASE_URL": postgres.url}, tmp_path / "data") as server:
+            os.kill(int((tmp_path / "pg/postgres/cluster/postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+            wait_until(lambda: not server.is_ready(), "it is not ready")
+            with server.client() as client:
+                for path in ("/api/advisory-locks", "/api/agents", "/hook/status", "/metrics", "/health"):
+                    assert client.get(path).status_code == 503, path
+                assert client.post("/hook", json=event("Note")).status_code == 503
+                assert client.get("/health/live").status_code == 200
+
+
 def test_secrets_are_in_no_log_and_no_answer(tmp_path: Path, url: str) -> None:
     """A fault run with a password in the address, and a token that is unknown."""
     secret = "s3cret-pass"
