@@ -35,18 +35,19 @@ class Spool:
     def add(self, delivery_id: str, body: bytes) -> bool:
         """Keeps an event behind those that wait. False if there is no more room: what is older is worth more."""
         self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        new = self._folder / f".new-{delivery_id}"
+        file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
+        with open(file, "wb") as writing:
+            writing.write(body)
+            writing.flush()
+            os.fsync(writing.fileno())  # what may take long, before others have to wait
         # Two that get one number keep their names apart: better that than to wait for a process that stands still.
         with self._locked("adding", seconds=ADD_SECONDS):
             waiting = self._waiting()
             if len(waiting) >= MOST_FILES:
+                new.unlink()
                 return False
             number = int(waiting[-1].split("-")[0]) + 1 if waiting else 1
-            new = self._folder / f".new-{delivery_id}"
-            file = os.open(new, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-            with open(file, "wb") as writing:
-                writing.write(body)
-                writing.flush()
-                os.fsync(writing.fileno())
             new.rename(self._folder / f"{number:012d}-{delivery_id}")
         return True
 
