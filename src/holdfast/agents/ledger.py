@@ -66,8 +66,9 @@ class Ledger:
         return command
 
     def _set_state(self, command: Command, state: State) -> None:
-        command.state = state
-        command.changed_at = self.now
+        if command.state != state:  # each step of a long work is none: one wants to see since when it lasts
+            command.state = state
+            command.changed_at = self.now
         command.completed_at = self.now if state is State.COMPLETE else None
         if state is not State.AWAITING_INPUT:
             command.waits_for = command.waits_for_tool_use = None
