@@ -15,6 +15,7 @@ from holdfast import AsyncLocks, LockNamespace, NotAcquired
 from holdfast.agents import effects, inbox
 from holdfast.agents.ledger import Ledger
 from holdfast.agents.tables import Event
+from holdfast.agents.view import View
 from holdfast.testing import PATIENCE
 
 Db = psycopg.Connection[Any]
@@ -257,8 +258,12 @@ def test_a_transcript_that_never_comes_does_not_leave_the_command_open(url: str,
             for report in RECORDED[:5]:
                 await staff.send(without_last_words(report))
             db.execute("update holdfast.deferred_stop set tries = 7, due_at = now()")
+            view = View(staff.database)
+            before = await view.now()
             staff.drainer.start()
             await until(db, "select state from holdfast.command", [("COMPLETE",)])
+            changes = await view.changes("default", before)
+            assert [change["effect"] for _, change in changes] == ["deferred, then completed"]  # and it is told
 
     asyncio.run(main())
 

@@ -52,6 +52,8 @@ def report(server: Running, *events: dict[str, Any]) -> None:
 
 
 def test_what_agents_report_is_shown_while_it_happens(browser: Browser, start: Callable[..., Running]) -> None:
+    # Without its clock: what is shown must have been told, not found by looking now and then.
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source="window.setInterval = () => 0")
     server = start()
     open_page(browser, server)
     browser.wait_for("!document.getElementById('none').hidden")
