@@ -241,7 +241,12 @@ def test_leases_survive_their_connections(leases: str, key: str, server: Server,
 
 
 def test_waiters_are_served_after_their_mailbox_was_cut_off(
-    leases: str, key: str, children: list[Child], rows: Callable[[], tuple[int, int]], db: psycopg.Connection[Any]
+    crowded: None,
+    leases: str,
+    key: str,
+    children: list[Child],
+    rows: Callable[[], tuple[int, int]],
+    db: psycopg.Connection[Any],
 ) -> None:
     child = children[0]
     assert child.ask("hold", key).startswith("held")

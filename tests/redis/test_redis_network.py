@@ -223,7 +223,7 @@ def test_waiters_go_on_waiting_through_a_restart(server: OwnServer, key: str) ->
 
 
 def test_a_killed_message_connection_is_made_anew_and_every_waiter_asks_again(
-    url: str, db: Database, key: str, monkeypatch: pytest.MonkeyPatch
+    crowded: None, url: str, db: Database, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released = threading.Event()
     connect_again = Listener._connect_again
@@ -281,6 +281,24 @@ def test_connections_that_have_gone_silent_are_given_up(
     asyncio.run(main())
 
 
+async def undone_though_late(entering: Coroutine[Any, Any, Any], db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a task asked for that was cancelled meanwhile reaches the server only after it was to be undone."""
+    kept: list[tuple[LoopWire, bytes]] = []
+    with monkeypatch.context() as patch:
+        patch.setattr(LoopWire, "transmit", lambda line, payload: kept.append((line, payload)))
+        task = asyncio.create_task(entering)
+        while not kept:  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        await asyncio.sleep(2.5)  # the attendant, on the threads' connection, would have undone it by now
+    for line, payload in kept:
+        line.transmit(payload)
+    await asyncio.sleep(0.1)
+    wait_until(lambda: not db.locks(), "an orphan was left")
+
+
 def test_what_a_cancelled_task_asked_is_undone_after_it_was_done_by_whatever_connection(
     url: str, db: Database, key: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -288,20 +306,7 @@ def test_what_a_cancelled_task_asked_is_undone_after_it_was_done_by_whatever_con
         async with AsyncLocks.from_url(url) as locks:
             async with locks.hold("warm"):
                 pass
-            kept: list[tuple[LoopWire, bytes]] = []
-            with monkeypatch.context() as patch:
-                patch.setattr(LoopWire, "transmit", lambda line, payload: kept.append((line, payload)))
-                task = asyncio.create_task(locks.hold(key).__aenter__())
-                while not kept:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                await asyncio.sleep(2.5)  # the attendant, on the threads' connection, would have undone it by now
-            for line, payload in kept:
-                line.transmit(payload)
-            await asyncio.sleep(0.1)
-            wait_until(lambda: not db.locks(), "an orphan was left")
+            await undone_though_late(locks.hold(key).__aenter__(), db, monkeypatch)
 
     asyncio.run(main())
 
@@ -508,20 +513,7 @@ def test_what_a_cancelled_attach_asked_is_undone_after_it_was_done(
         async with AsyncLocks.from_url(url) as locks:
             async with locks.hold(key) as held:
                 token = await held.detach()
-            kept: list[tuple[LoopWire, bytes]] = []
-            with monkeypatch.context() as patch:
-                patch.setattr(LoopWire, "transmit", lambda line, payload: kept.append((line, payload)))
-                task = asyncio.create_task(locks.attach(token).__aenter__())
-                while not kept:  # noqa: ASYNC110
-                    await asyncio.sleep(0)
-                task.cancel()
-                with pytest.raises(asyncio.CancelledError):
-                    await task
-                await asyncio.sleep(2.5)  # the attendant, on the threads' connection, would have undone it by now
-            for line, payload in kept:
-                line.transmit(payload)
-            await asyncio.sleep(0.1)
-            wait_until(lambda: not db.locks(), "an orphan was left")
+            await undone_though_late(locks.attach(token).__aenter__(), db, monkeypatch)
 
     asyncio.run(main())
 
