@@ -9,7 +9,7 @@ import pytest
 from embedded_processes import FAST, Stage, keepers_of, processes_naming
 
 from holdfast import embedded
-from holdfast.embedded._share import Deadline
+from holdfast.embedded._share import Patience
 
 
 @pytest.mark.parametrize("victims", ["keeper", "server", "keeper server", "user keeper server"])
@@ -98,7 +98,7 @@ def test_a_kill_while_the_cluster_is_made_leaves_no_half_cluster(bare_stage: Sta
     user.tell("start")
     user.expect("progress", "initialising")
     home = stage.folder / "postgres"
-    Deadline(10).wait_for(lambda: any(home.glob("new-cluster-*/PG_VERSION")), "initdb did not begin")
+    Patience(10).wait_for(lambda: any(home.glob("new-cluster-*/PG_VERSION")), "initdb did not begin")
     victims = [stage.watch(pid) for pid in processes_naming(str(stage.folder))]  # user, keeper, initdb and its children
     assert len(victims) >= 3
     for victim in victims:

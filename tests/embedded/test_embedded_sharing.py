@@ -10,7 +10,7 @@ import redis
 from embedded_processes import FAST, Stage, keepers_of, processes_naming
 
 from holdfast import embedded
-from holdfast.embedded._share import Deadline, LockFile
+from holdfast.embedded._share import LockFile, Patience
 
 
 def test_six_simultaneous_starts_give_one_server(stage: Stage, kind: str) -> None:
@@ -105,7 +105,7 @@ def test_a_user_that_comes_while_the_server_stops_gets_a_new_one(stage: Stage, k
     user.leave("kill")
     with LockFile(lambda: os.open(stage.folder / kind / "users.lock", os.O_RDWR)) as users:
         # Refused: the keeper has it and is stopping. A share we do get is given back at once.
-        Deadline(10).wait_for(lambda: not _shared_for_a_moment(users), "the keeper did not notice")
+        Patience(10).wait_for(lambda: not _shared_for_a_moment(users), "the keeper did not notice")
     newcomer.tell("start")
     old.server.kill(signal.SIGCONT)
     assert newcomer.running().is_alive()
