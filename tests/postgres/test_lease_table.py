@@ -381,6 +381,8 @@ def test_a_holder_in_another_process_is_evicted_and_told(leases: str, key: str, 
 
 
 def test_many_leases_are_renewed_on_few_connections(leases: str, key: str, server: Server) -> None:
+    wait_until(lambda: server.connections() == 0, "connections of others are still there")
+
     async def main() -> None:
         async with AsyncLocks.from_url(leases) as locks:
             blocks = [locks.hold(f"{key}-{number}", ttl=2) for number in range(1000)]
