@@ -22,6 +22,7 @@ class Member:
     """The parent's end."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, os.path.abspath(__file__), url]
         self._process = subprocess.Popen(
