@@ -188,7 +188,7 @@ class AsyncTakingTurns(AsyncPart):
 
             async with locks.hold(key):
                 gone = crew.start(give_up)
-                await until_waiting(locks, key)
+                await until_waiting(locks, key, unless=gone)
                 patient = crew.start(wait)
                 await gone.result()
             assert await patient.result()

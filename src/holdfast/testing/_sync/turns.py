@@ -189,7 +189,7 @@ class TakingTurns(Part):
 
             with locks.hold(key):
                 gone = crew.start(give_up)
-                until_waiting(locks, key)
+                until_waiting(locks, key, unless=gone)
                 patient = crew.start(wait)
                 gone.result()
             assert patient.result()
