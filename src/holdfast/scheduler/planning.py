@@ -111,6 +111,18 @@ def counted(action: ScheduledAction, now: datetime) -> ScheduledAction:
     return after
 
 
+def may_begin(action: ScheduledAction) -> bool:
+    """Whether a run beside its schedule may begin."""
+    spent = action.max_executions is not None and action.execution_count >= action.max_executions
+    return action.status != "paused" and not spent
+
+
+def listens(action: ScheduledAction, now: datetime) -> bool:
+    """Whether events are for it: between its start and its end only, as its schedule is."""
+    started = action.start_at is None or action.start_at <= now
+    return action.status == "active" and started and (action.end_at is None or now <= action.end_at)
+
+
 def scheduled_anew(action: ScheduledAction, now: datetime) -> ScheduledAction:
     """The action as it goes on from ``now``: when it is created, resumed, or its schedule was changed."""
     return scheduled(replace(action, status="active"), first_occurrence(action, now))

@@ -11,7 +11,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..actions import ScheduledAction, ScheduledRun, action_from, run_from
-from ..planning import BUSY, counted
+from ..planning import BUSY, counted, listens
 from ..store import Change, Check
 from .database import Database
 from .tables import actions as ACTIONS
@@ -69,7 +69,7 @@ class Catalogue:
             return await self._make_pending(connection, action, "manual", payload)
 
     async def fire(self, event: str, payload: Any) -> Sequence[ScheduledRun]:
-        listeners = (
+        waiting = (
             select(ACTIONS)
             .where(
                 ACTIONS.c.namespace == self._namespace,
@@ -80,8 +80,13 @@ class Catalogue:
             .with_for_update()
         )
         async with self._database.transaction() as connection:
-            found = [action_from(dict(row)) for row in (await connection.execute(listeners)).mappings()]
-            return [await self._make_pending(connection, action, "event", payload) for action in found]
+            found = [action_from(dict(row)) for row in (await connection.execute(waiting)).mappings()]
+            now = await _now(connection)
+            return [
+                await self._make_pending(connection, action, "event", payload)
+                for action in found
+                if listens(action, now)
+            ]
 
     async def runs(self, action_id: int, *, before: int | None, limit: int) -> Sequence[ScheduledRun]:
         wanted = select(RUNS).where(RUNS.c.action_id == action_id, RUNS.c.namespace == self._namespace)
