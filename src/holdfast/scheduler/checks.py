@@ -59,18 +59,21 @@ def checked_json(field: str, value: Any, limit: int = _CONFIG_BYTES) -> str:
     return text
 
 
+def checked_text(field: str, value: object, longest: int = 200) -> None:
+    if not isinstance(value, str) or len(value) > longest or not value.isprintable():
+        raise InvalidField(field, f"give a text of at most {longest} printable characters")
+
+
 def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in known:
         raise InvalidField(field, f"{value!r} is unknown; there are {', '.join(sorted(known))}")
 
 
 def _texts(action: ScheduledAction) -> None:
-    for field, longest in (("name", 200), ("event", 200), ("cron_expression", 200), ("timezone", 100)):
+    for field in ("name", "event", "cron_expression", "timezone"):
         value = getattr(action, field)
-        if value is None and field in ("event", "cron_expression"):
-            continue
-        if not isinstance(value, str) or len(value) > longest or not value.isprintable():
-            raise InvalidField(field, f"give a text of at most {longest} printable characters")
+        if value is not None or field not in ("event", "cron_expression"):
+            checked_text(field, value)
     if not isinstance(action.action_config, dict):
         raise InvalidField("action_config", "give an object")
     checked_json("action_config", action.action_config)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import dropwhile, islice, takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -48,12 +48,23 @@ def _within(action: ScheduledAction, moment: datetime | None) -> datetime | None
 def _from(action: ScheduledAction, moment: datetime) -> Iterator[datetime]:
     """Every occurrence that is not before ``moment``."""
     if action.schedule_type == "cron":
-        # CronSim looks for what is later than what it is given, to the second.
-        before = _local(action, moment - timedelta(microseconds=1))
-        return (found.astimezone(UTC) for found in CronSim(_expression(action), before))
+        return dropwhile(lambda found: found < moment, _crons(action, moment))
     if action.schedule_type == "interval":
         return _intervals(action, moment)
     return iter(())
+
+
+def _crons(action: ScheduledAction, moment: datetime) -> Iterator[datetime]:
+    """From ``moment`` on; and perhaps one just before: in an hour that comes twice, what is fixed is in its first."""
+    fields = _expression(action).split()
+    # CronSim looks for what is later than what it is given, to the second.
+    before = _local(action, moment - timedelta(microseconds=1))
+    if len(fields) == 5 or "*" in (fields[1][0], fields[2][0]):
+        return (found.astimezone(UTC) for found in CronSim(_expression(action), before))
+    # It knows fixed times by their five fields only: so its minutes are asked for, and their seconds are added.
+    seconds = [timedelta(seconds=second) for second in sorted(CronSim(_expression(action), before).seconds)]
+    minutes = CronSim(" ".join(fields[1:]), _local(action, moment - timedelta(minutes=1)))
+    return (minute.astimezone(UTC) + second for minute in minutes for second in seconds)
 
 
 def _intervals(action: ScheduledAction, moment: datetime) -> Iterator[datetime]:
