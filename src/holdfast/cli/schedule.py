@@ -124,11 +124,12 @@ async def _answer(scheduler: Scheduler, given: argparse.Namespace) -> int:
 
 def _action_of(given: argparse.Namespace) -> ScheduledAction:
     from ..scheduler import InvalidField, ScheduledAction
+    from ..scheduler.actions import GIVEN_FIELDS
 
     config = _json("action_config", given.config)
     if not isinstance(config, dict):
         raise InvalidField("action_config", "give an object")
-    fields = {name: value for name, value in vars(given).items() if name in ScheduledAction.__dataclass_fields__}
+    fields = {name: value for name, value in vars(given).items() if name in GIVEN_FIELDS}
     said = {name: value for name, value in fields.items() if value is not None}
     kinds = {"cron_expression": "cron", "interval_seconds": "interval", "run_at": "once"}
     kind: Any = next((kind for name, kind in kinds.items() if name in said), "event")

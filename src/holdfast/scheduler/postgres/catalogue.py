@@ -56,9 +56,14 @@ class Catalogue:
             return await self._store(connection, change(before, await _now(connection)))
 
     async def remove(self, action_id: int) -> bool:
+        its_runs = select(RUNS.c.id).where(RUNS.c.action_id == action_id).order_by(RUNS.c.id)
         async with self._database.transaction() as connection:
-            gone = await connection.execute(delete(ACTIONS).where(*self._is(action_id)))
-            return gone.rowcount > 0
+            if await self._action(connection, action_id, locked=True) is None:
+                return False
+            # They go with it, in no order. Whoever renews or ends some of them locks them in the order of their ids.
+            await connection.execute(its_runs.with_for_update())
+            await connection.execute(delete(ACTIONS).where(*self._is(action_id)))
+            return True
 
     async def trigger(self, action_id: int, payload: Any, check: Check) -> ScheduledRun | None:
         async with self._database.transaction() as connection:

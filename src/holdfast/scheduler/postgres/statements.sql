@@ -126,7 +126,7 @@ from jsonb_to_recordset(cast(:changed as jsonb)) as n(
     last_run_at timestamptz)
 where a.id = n.id
 
--- Rows are locked in the order of their ids: an instance renews and ends runs at the same time.
+-- Rows are locked in the order of their ids: an instance renews and ends runs at the same time, and one deletes them.
 
 -- name: renew
 with ours as materialized (
