@@ -189,7 +189,10 @@ async def main(url: str, folder: str, options: dict[str, Any]) -> None:
     loop.remove_reader(sys.stdin.fileno())
     for task in (serving, waiting):
         task.cancel()
-    await scheduler.stop(grace)
+    stopping = asyncio.create_task(scheduler.stop(grace))
+    await asyncio.sleep(0)  # it claims nothing more
+    print(json.dumps("stopping"), flush=True)
+    await stopping
 
 
 if __name__ == "__main__":

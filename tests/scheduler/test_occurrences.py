@@ -109,16 +109,21 @@ def test_an_action_whose_lock_somebody_holds_is_passed_over_until_it_is_free(
         other.execute("select pg_advisory_xact_lock(2, %s::int4)", (locked,))
         instance()
         effects.wait_for("ran")
-        time.sleep(0.5)
-        assert [effect["action"] for effect in effects.all("ran")] == [free]
-    assert [effect["action"] for effect in effects.wait_for("ran", 2)] == [free, locked]
+        later = add(url, effects, "record")
+        trigger(url, later)  # that it is run shows that the instance has looked again
+        assert [effect["action"] for effect in effects.wait_for("ran", 2)] == [free, later]
+    assert [effect["action"] for effect in effects.wait_for("ran", 3)] == [free, later, locked]
 
 
 def test_what_was_created_elsewhere_starts_without_waiting_for_a_poll(
-    url: str, instance: Start, effects: Effects
+    url: str, instance: Start, effects: Effects, db: psycopg.Connection[Any]
 ) -> None:
     instance(poll_interval=60)
-    time.sleep(0.5)  # it sleeps for a minute now
+    asleep = """select from pg_stat_activity heard, pg_stat_activity looked
+        where heard.datname = current_database() and heard.query like 'listen %'
+            and looked.datname = current_database() and looked.query_start > heard.query_start
+            and looked.state = 'idle'"""
+    wait_until(lambda: db.execute(asleep).fetchall(), "it to have looked after it had begun to listen")
     begun = time.monotonic()
     add(url, effects, "record", schedule_type="interval", interval_seconds=1)
     effects.wait_for("ran")
@@ -133,12 +138,17 @@ def test_what_was_paused_elsewhere_is_not_run_and_not_overwritten(
     effects.wait_for("ran", 2)
     ask(url, lambda scheduler: scheduler.pause(action))
     wait_until(lambda: not unfinished(db), "runs to end")
-    ran = len(effects.all("ran"))
-    time.sleep(2.5)
-    assert len(effects.all("ran")) == ran
+
+    def runs_of(number: int) -> int:
+        return [effect["action"] for effect in effects.all("ran")].count(number)
+
+    ran = runs_of(action)
+    other = add(url, effects, "record", schedule_type="interval", interval_seconds=1)
+    wait_until(lambda: runs_of(other) == 3, "another one to be due several times")
+    assert runs_of(action) == ran
     assert ask(url, lambda scheduler: scheduler.get(action)).status == "paused"
     ask(url, lambda scheduler: scheduler.resume(action))
-    effects.wait_for("ran", ran + 1)
+    wait_until(lambda: runs_of(action) > ran, "it to go on")
 
 
 def test_an_action_without_concurrency_is_never_run_twice_at_once_by_triggers_schedule_or_event(
@@ -266,8 +276,9 @@ def test_retries_are_bounded_across_instances(
     assert (row["attempt"], row["error"]) == (4, "RuntimeError: as it was told")
     assert [effect["attempt"] for effect in effects.all("failed")] == [1, 2, 3, 4]
     assert len({effect["key"] for effect in effects.all("failed")}) == 1
-    time.sleep(0.5)
-    assert len(effects.all("failed")) == 4
+    effects_of_another = trigger(url, add(url, effects, "record"))
+    wait_for_state(db, effects_of_another, "completed")  # they have looked again
+    assert len(effects.all("failed")) == 4 and unfinished(db) == 0
 
 
 def test_an_unknown_action_type_is_a_clear_failure_and_no_hot_loop(

@@ -242,7 +242,7 @@ class Scheduler(Agenda):
     # running
 
     def _begin(self, claim: Claim, asked_at: float) -> asyncio.Task[None] | None:
-        if time.monotonic() >= asked_at + self._claimer.lease:
+        if time.monotonic() >= asked_at + self._leases.usable:
             # This process stood still, or the answer was long on its way: the run may be another's by now.
             self._counts.lost(claim.run, "its lease had ended before the claim was known here")
             return None
