@@ -1,7 +1,7 @@
 """When things are to run, and what becomes of what could not: pure, with the time given."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -193,6 +193,17 @@ def test_run_all_starts_the_oldest_of_as_many_as_its_limit_says_one_after_anothe
     assert started == [at(980), at(990), at(1000)]
 
 
+@pytest.mark.parametrize("action", [cron("0 0 1 1 *"), every(3 * 366 * 86400.0)], ids=["cron", "interval"])
+def test_run_all_looks_no_further_back_than_what_was_missed(action: ScheduledAction) -> None:
+    first = occurrence_after(action, NOON)
+    assert first is not None
+    second = occurrence_after(action, first)
+    assert second is not None
+    action = replace(due(action, first), misfire="run_all", misfire_limit=1000)
+    made = plan_due(action, second + timedelta(seconds=1), busy=False)
+    assert (made.start, made.skipped, made.after.next_occurrence) == (first, [], second)
+
+
 def test_a_busy_action_skips_its_occurrence_and_says_so() -> None:
     made = plan(every(10), 0, busy=True)
     assert made.start is None and made.skipped == [(at(10), BUSY)] and made.after.next_occurrence == at(20)
@@ -260,6 +271,10 @@ def test_run_all_keeps_to_its_limit_though_it_was_put_off_while_busy() -> None:
         ("schedule_type", {"schedule_type": "sometimes"}),
         ("misfire", {"misfire": "maybe"}),
         ("misfire_limit", {"misfire_limit": 0}),
+        ("misfire_limit", {"misfire_limit": 1001}),
+        ("run_at", {"schedule_type": "once", "run_at": datetime(9999, 12, 31, 23, 59, tzinfo=UTC)}),
+        ("start_at", {"start_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))}),
+        ("end_at", {"end_at": datetime(9999, 12, 31, tzinfo=UTC)}),
         ("recovery", {"recovery": "exactly_once"}),
         ("max_retries", {"max_retries": -1}),
         ("max_executions", {"max_executions": 0}),

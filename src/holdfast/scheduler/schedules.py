@@ -35,7 +35,7 @@ def newest_occurrences(action: ScheduledAction, oldest: datetime, now: datetime,
     if action.schedule_type == "once":
         return [oldest]
     until = min(now, action.end_at or now)
-    begin = max(oldest, _well_before(action, until, count))
+    begin = max(oldest, _well_before(action, oldest, until, count))
     return list(takewhile(lambda moment: moment <= until, _from(action, begin)))[-count:] or [oldest]
 
 
@@ -82,17 +82,19 @@ def _anchor(action: ScheduledAction) -> datetime:
     return anchor
 
 
-def _well_before(action: ScheduledAction, moment: datetime, count: int) -> datetime:
-    """A moment from which at least ``count`` occurrences come, without counting from the beginning of time.
+def _well_before(action: ScheduledAction, oldest: datetime, moment: datetime, count: int) -> datetime:
+    """A moment from which at least ``count`` occurrences come, or all from ``oldest`` on, without counting all of them.
 
     Found by going backwards. What is found so only marks a place: occurrences are always counted forwards from there,
     since around a change of clocks the two ways need not meet the same moments.
     """
     if action.schedule_type == "interval":
-        return moment - (count + 1) * timedelta(seconds=action.interval_seconds or 0)
+        interval = timedelta(seconds=action.interval_seconds or 0)
+        return moment - min(count + 1, (moment - oldest) // interval + 1) * interval
     start = _local(action, moment + timedelta(seconds=1))
-    backwards = list(islice(CronSim(_expression(action), start, reverse=True), count + 2))
-    return backwards[-1].astimezone(UTC) - timedelta(hours=3) if backwards else moment
+    backwards = takewhile(lambda found: found >= oldest, CronSim(_expression(action), start, reverse=True))
+    found = list(islice(backwards, count + 2))
+    return found[-1].astimezone(UTC) - timedelta(hours=3) if found else oldest
 
 
 def _local(action: ScheduledAction, moment: datetime) -> datetime:
