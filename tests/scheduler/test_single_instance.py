@@ -236,16 +236,23 @@ def test_an_event_is_heard_between_start_and_end_only(request: pytest.FixtureReq
 
 
 @pytest.mark.parametrize("where", ["memory", "postgres"])
-def test_executing_by_hand_begins_nothing_that_is_paused_or_has_run_as_often_as_it_may(
+def test_executing_begins_nothing_that_is_paused_or_over_or_has_run_as_often_as_it_may(
     request: pytest.FixtureRequest, where: str
 ) -> None:
     async def main() -> None:
         scheduler = Scheduler(None if where == "memory" else request.getfixturevalue("url"), dispatchers=HANDLERS)
         spent = await scheduler.add(ScheduledAction(action_type="works", max_executions=1))
         paused = await scheduler.add(ScheduledAction(action_type="works", status="paused"))
-        for action in (spent, spent, paused):
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        once: Any = {"schedule_type": "once", "run_at": an_hour_ago, "misfire": "run_once"}
+        due = await scheduler.add(ScheduledAction(action_type="works", **once))
+        assert due.id is not None
+        await scheduler._execute_action(due)
+        over = await scheduler.get(due.id)
+        assert (over.status, over.next_occurrence) == ("finished", None)
+        for action in (spent, spent, paused, due, over):
             await scheduler._execute_action(action)
-        assert scheduler.statistics.completed == 1
+        assert scheduler.statistics.completed == 2
         assert spent.id is not None and len(await scheduler.runs(spent.id)) == 1
         await scheduler.stop()
 

@@ -11,7 +11,7 @@ from ..errors import LockError
 from .actions import CHANGEABLE, ScheduledAction, ScheduledRun
 from .attempt import Handler
 from .checks import InvalidField, checked, checked_json, checked_text
-from .planning import may_begin, scheduled_anew
+from .planning import scheduled_anew
 from .store import Store
 
 T = TypeVar("T")
@@ -120,7 +120,7 @@ class Agenda:
 def _check_may_run(action: ScheduledAction) -> None:
     if action.status == "paused":
         raise NotNow(f"action {action.id} is paused: resume it first")
-    if not may_begin(action):
+    if action.max_executions is not None and action.execution_count >= action.max_executions:
         raise NotNow(f"action {action.id} has run {action.max_executions} times, as often as it may")
 
 

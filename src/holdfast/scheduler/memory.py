@@ -15,7 +15,7 @@ from typing import Any
 from uuid import uuid4
 
 from .actions import RunState, ScheduledAction, ScheduledRun
-from .planning import BUSY, MAX_RECOVERIES, counted, listens, may_begin, plan_due
+from .planning import BUSY, MAX_RECOVERIES, counted, listens, plan_due, runs_when_executed
 from .store import Attempt, Change, Check, Claim, Claimer, Ending, Look, Settled, Taken
 
 
@@ -115,7 +115,7 @@ class MemoryStore:
             return Taken()
         if known.next_occurrence is not None:
             return self._start_due(claimer, known, now) if _is_due(known, now) else Taken()
-        if not may_begin(known):
+        if not runs_when_executed(known):
             return Taken()
         if self._busy(known):
             self._make_run(known, now, "manual", RunState.SKIPPED, error=BUSY, finished_at=now)

@@ -113,10 +113,9 @@ def counted(action: ScheduledAction, now: datetime) -> ScheduledAction:
     return after
 
 
-def may_begin(action: ScheduledAction) -> bool:
-    """Whether a run beside its schedule may begin."""
-    spent = action.max_executions is not None and action.execution_count >= action.max_executions
-    return action.status != "paused" and not spent
+def runs_when_executed(action: ScheduledAction) -> bool:
+    """Whether executing it is a run now. What goes by time and shows no next occurrence has had its last."""
+    return action.schedule_type == "event" and action.status == "active"
 
 
 def listens(action: ScheduledAction, now: datetime) -> bool:

@@ -17,7 +17,7 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...engines.postgres.statements import read_statements
 from ..actions import RunState, ScheduledAction, ScheduledRun, action_from, run_from
-from ..planning import BUSY, MAX_RECOVERIES, counted, may_begin, plan_due
+from ..planning import BUSY, MAX_RECOVERIES, counted, plan_due, runs_when_executed
 from ..store import Attempt, Claim, Claimer, Ending, Look, Settled, Taken
 from .catalogue import Catalogue
 from .database import Database
@@ -136,7 +136,7 @@ class PostgresStore(Catalogue):
     async def _start_now(
         self, connection: AsyncConnection, claimer: Claimer, action: ScheduledAction, unfinished: bool, now: datetime
     ) -> Taken:
-        if not may_begin(action):
+        if not runs_when_executed(action):
             return Taken()
         busy = unfinished and not action.allow_concurrent
         new = _new_run(action, "skipped" if busy else "running", None, BUSY if busy else None, trigger="manual")
