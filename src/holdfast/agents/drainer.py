@@ -12,6 +12,7 @@ from sqlalchemy import text
 from ..errors import LockError
 from .database import CHANNEL, Database, is_unavailable
 from .deferred import DeferredStops
+from .interrupts import Interrupts
 from .processing import Processor
 
 _log = logging.getLogger("holdfast.agents")
@@ -28,11 +29,18 @@ _LEFT_BEHIND: Final = text("""
 
 class Drainer:
     def __init__(
-        self, database: Database, processor: Processor, deferred: DeferredStops, *, interval: float = 2.0
+        self,
+        database: Database,
+        processor: Processor,
+        deferred: DeferredStops,
+        interrupts: Interrupts,
+        *,
+        interval: float = 2.0,
     ) -> None:
         self._database = database
         self._processor = processor
         self._deferred = deferred
+        self._interrupts = interrupts
         self._interval = interval
         self._look_now = asyncio.Event()
         self._at_work: dict[int, asyncio.Task[None]] = {}
@@ -86,7 +94,7 @@ class Drainer:
         while True:
             pause = self._interval
             try:
-                for agent_id in await self._left_behind(age):
+                for agent_id in await self._left_behind(age) | set(await self._interrupts.look()):
                     self.call(agent_id)
                 age = 1.0
                 due_in = await self._deferred.work_off()

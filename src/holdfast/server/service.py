@@ -10,6 +10,7 @@ from .._async.locks import AsyncLocks
 from ..agents.database import Database
 from ..agents.deferred import DeferredStops
 from ..agents.drainer import Drainer
+from ..agents.interrupts import Interrupts
 from ..agents.processing import Processor
 from ..agents.reception import Reception
 from ..agents.view import View
@@ -40,7 +41,8 @@ class Service:
         self.tokens = Tokens(self.database)
         processor = Processor(self.database, self.locks, connections=settings.connections)
         deferred = DeferredStops(self.database, processor, settings.transcripts)
-        self.drainer = Drainer(self.database, processor, deferred)
+        interrupts = Interrupts(self.database, settings.transcripts)
+        self.drainer = Drainer(self.database, processor, deferred, interrupts)
         self.reception = Reception(
             self.database, processor, self.drainer, wait=settings.hook_wait, limit=settings.hook_wait + WORK_SECONDS
         )
