@@ -99,12 +99,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_an_event_that_fails_five_times_is_set_aside_and_the_next_go_on(url: str, db: Db, poison: list[int]) -> None:
     async def main() -> None:
         async with crew(url) as staff:
-            staff.drainer.start()
             poisoned = await staff.store(event("Poison"))
             await staff.store(event("Note"))
             assert not await staff.processor.work_off(poisoned.agent_id, wait=5)
             assert statuses(db) == [(1, "pending"), (2, "pending")]  # the next one waits its turn
-            staff.drainer.call(poisoned.agent_id)
+            staff.drainer.start()
             await until(db, "select status from holdfast.event order by number", [("set_aside",), ("done",)])
 
     asyncio.run(main())
