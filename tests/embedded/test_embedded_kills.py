@@ -98,9 +98,9 @@ def test_a_kill_while_the_cluster_is_made_leaves_no_half_cluster(bare_stage: Sta
     user.tell("start")
     user.expect("progress", "initialising")
     (keeper,) = [stage.watch(pid) for pid in keepers_of(stage.folder)]
-    keeper.kill(signal.SIGSTOP)  # whatever initdb gets done meanwhile, it is not put to use
     home = stage.folder / "postgres"
     Patience(10).wait_for(lambda: any(home.glob("new-cluster-*/PG_VERSION")), "initdb did not begin")
+    keeper.kill(signal.SIGSTOP)  # whatever initdb gets done meanwhile, it is not put to use
     victims = [stage.watch(pid) for pid in processes_naming(str(stage.folder))]  # user, keeper, initdb and its children
     assert len(victims) >= 2
     for victim in victims:

@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -297,6 +298,18 @@ def test_waiters_are_served_after_their_mailbox_was_cut_off(
         waiter.join(PATIENCE)
 
 
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """A backend that stands still."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        stat = Path(f"/proc/{pid}/stat")
+        wait_until(lambda: stat.read_text().rpartition(") ")[2].startswith("T"), "it does not stop")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
 def postmaster(server: Any) -> int:
     return int((server.data_dir / "postgres" / "cluster" / "postmaster.pid").read_text().split()[0])
 
@@ -413,6 +426,34 @@ def test_many_leases_are_renewed_on_few_connections(leases: str, key: str, serve
             await asyncio.gather(*(block.__aexit__(None, None, None) for block in blocks))
 
     asyncio.run(main())
+
+
+def test_a_renewal_does_not_wait_for_a_crowd(leases: str, key: str) -> None:
+    async def main() -> None:
+        async with AsyncLocks.from_url(f"{leases}&application_name={uuid4().hex}") as locks, locks.hold(key) as held:
+            house = locks._client.engine._house  # type: ignore[attr-defined]
+            hub, ends_at = house.backend._hub, held._ticket.expires_at
+            (connection,) = hub.shared
+
+            async def until(condition: Callable[[], object], what: str) -> None:
+                await asyncio.to_thread(wait_until, condition, what)
+
+            with frozen(connection.pid):
+                await until(lambda: not connection.duty, "somebody is at work on it")
+                connection.duty = True  # so that all of them have asked before the first batch goes out
+                crowd = [asyncio.create_task(locks.holder(key)) for _ in range(100)]
+                await until(lambda: len(connection.pending) == 100, "not everybody asks")
+                hub.drive_soon(connection)
+                await until(lambda: connection.in_flight, "nothing was sent")
+                assert len(connection.in_flight) < 50
+                before = len(connection.pending)
+                house.attendant.renew_all()
+                await until(lambda: len(connection.pending) > before, "no renewal is asked for")
+                assert connection.pending[0].statement == "lease_extend"
+            await asyncio.gather(*crowd)
+            await asyncio.to_thread(wait_until, lambda: held._ticket.expires_at > ends_at, "it was not renewed")
+
+    asyncio.run(asyncio.wait_for(main(), PATIENCE))
 
 
 def test_spaces_and_tokens_do_not_mix(leases: str, key: str) -> None:

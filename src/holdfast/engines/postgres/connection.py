@@ -38,6 +38,8 @@ _TIMES: Final = 3
 """How often a statement is tried again that a stray cancel hit."""
 _MANY: Final = 500
 """How many keys go into one statement: it must fit the socket's buffer, since only answers are waited for (16 kB)."""
+_FEW: Final = 20
+"""How many statements of their own go into one batch: what is urgent must not wait for a thousand others."""
 _LOOK_UP: Final = 0.25
 """How often a thread that waits for the server sees whether it still has to.
 
@@ -190,8 +192,10 @@ class LockConnection:
     def serve(self) -> Trip:
         """One batch: all that was asked up to now. Unlocks first, so that a try finds them done; tries after."""
         with self.hub.mutex:
-            self.in_flight = batch = list(self.pending)
-            self.pending.clear()
+            asks = [request for request in self.pending if isinstance(request, Ask)]
+            later = dict.fromkeys(asks[_FEW:])
+            self.in_flight = batch = [request for request in self.pending if request not in later]
+            self.pending = deque(later)
         unlocks = [request for request in batch if isinstance(request, Unlock)]
         tries = [request for request in batch if isinstance(request, Try)]
         for portion in _portions(unlocks):

@@ -38,6 +38,8 @@ class Request:
     sleeps = False
     """Whether a thread sleeps at ``wakeup`` that can be offered the duty."""
     offered = False
+    urgent = False
+    """Whether it goes out before what others have asked."""
     done = False
     result: Any = None
     error: BaseException | None = None
