@@ -138,6 +138,14 @@ def test_a_standard_input_that_never_ends_costs_two_seconds_at_most(tmp_path: Pa
         assert watch.awake < 2 + start_up()
 
 
+def test_no_alarm_is_left_for_the_end_of_python() -> None:
+    code = (
+        "import signal, time; from holdfast.hooks.shim import Limit; Limit(0.5).keep(lambda: None)\n"
+        "signal.signal(signal.SIGALRM, signal.SIG_DFL); time.sleep(0.6)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
 def test_an_event_is_kept_although_the_machine_stood_still_for_all_of_the_time(tmp_path: Path) -> None:
     url = "http://127.0.0.1:1"
     code = "import sys; from holdfast.hooks.shim import main; print(1, flush=True); main(sys.argv[1:])"

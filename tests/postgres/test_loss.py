@@ -209,9 +209,17 @@ def test_a_slow_callback_keeps_nobody_else_from_knowing(url: str, server: Server
 def test_an_operators_question_is_asked_again_when_the_connection_was_gone(url: str, server: Server) -> None:
     url += ("&" if "?" in url else "?") + "application_name=holdfast-gone"
     with Locks.from_url(url) as locks:
+
+        async def another() -> None:
+            async with AsyncLocks.from_url(url) as tasks, tasks.hold(1, 1007):
+                pass
+
         with locks.hold(1, 1006):
-            pid = server.holder(1006)
-        server.terminate(pid)
+            asyncio.run(another())  # for whose loop a connection is opened
+        hub = locks._client.engine._hub  # type: ignore[attr-defined]
+        wait_until(lambda: len(hub.shared) == 2, "no second connection was opened")
+        for connection in hub.shared:
+            server.terminate(connection.pid)
         wait_until(lambda: not server.connections("holdfast-gone"), "the backend lives")
         assert [holder for holder in locks.holders() if holder.here] == []
         assert not locks.evict(1, 1006)

@@ -46,12 +46,16 @@ class Limit:
         if not left:
             return
         try:
-            self._waiting = True
-            signal.setitimer(signal.ITIMER_REAL, left)
-            wait()
-            self._waiting = False
+            try:
+                self._waiting = True
+                signal.setitimer(signal.ITIMER_REAL, left)
+                wait()
+            finally:
+                self._waiting = False
         except OutOfTime:
-            self._waiting = False
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # at the end of Python, an alarm would kill
 
     def _over(self, number: int, frame: FrameType | None) -> None:
         if self._waiting:  # not when the alarm comes late, amid something that is to be done
