@@ -229,6 +229,8 @@ def test_a_stop_without_last_words_waits_for_the_transcript(url: str, db: Db, tm
     assert db.execute("select effect from holdfast.event where name = 'Stop'").fetchone() == (
         "deferred, then completed",
     )
+    known = db.execute("select model, client_version, git_branch from holdfast.agent").fetchone()
+    assert known == ("claude-opus-4-8", "2.1.197", "HEAD"), "what else the transcript told"
 
 
 def test_a_deferred_stop_survives_a_restart_and_finds_what_session_end_has_completed(
