@@ -1,14 +1,21 @@
 """What tests of several folders need."""
 
+import os
+import resource
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from uuid import uuid4
 
 import psycopg
 import pytest
+from hypothesis import HealthCheck, settings
 from psycopg.conninfo import make_conninfo
 
 from holdfast import schema
+
+# How long an example takes says how busy the machine is, and nothing about what is tested.
+settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("any machine")
 
 
 @pytest.fixture(scope="session")
@@ -43,3 +50,15 @@ def new_database(holdfast_postgres_url: str, template_database: str) -> Callable
 def database_with_tables(new_database: Callable[[], AbstractContextManager[str]]) -> Iterator[str]:
     with new_database() as url:
         yield url
+
+
+@pytest.fixture(params=[0, 1100], ids=["", "many-descriptors"])
+def crowded(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Descriptors that are open already: above 1023 of them, ``select`` cannot be used any more."""
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(before[0], min(before[1], 4096)), before[1]))
+    taken = [os.open(os.devnull, os.O_RDONLY) for _ in range(request.param)]
+    yield
+    for descriptor in taken:
+        os.close(descriptor)
+    resource.setrlimit(resource.RLIMIT_NOFILE, before)

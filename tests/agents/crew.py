@@ -12,6 +12,7 @@ from holdfast.agents.database import Database
 from holdfast.agents.deferred import DeferredStops
 from holdfast.agents.drainer import Drainer
 from holdfast.agents.inbox import Stored
+from holdfast.agents.interrupts import Interrupts
 from holdfast.agents.outbox import Kind
 from holdfast.agents.processing import Processor
 
@@ -26,7 +27,8 @@ class Crew:
         self.locks = AsyncLocks.from_url(url)
         self.processor = Processor(self.database, self.locks, tells=frozenset(tells))
         self.deferred = DeferredStops(self.database, self.processor, transcripts)
-        self.drainer = Drainer(self.database, self.processor, self.deferred, interval=0.2)
+        self.interrupts = Interrupts(self.database, transcripts, quiet=0)
+        self.drainer = Drainer(self.database, self.processor, self.deferred, self.interrupts, interval=0.2)
 
     async def store(self, report: dict[str, Any], **more: Any) -> Stored:
         async with self.database.statement() as connection:

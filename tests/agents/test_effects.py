@@ -235,6 +235,23 @@ def test_odd_but_legal_values_are_kept_and_harm_nobody(url: str, db: Db) -> None
     assert turns(db)[0][2] == "nul \ufffd and ? alone"
 
 
+def test_one_can_see_since_when_it_works_or_waits(url: str, db: Db) -> None:
+    """Not since its last step, nor since the client reminded somebody of it."""
+
+    def changed() -> Any:
+        return db.execute("select changed_at from holdfast.command").fetchone()
+
+    play(url, prompt(), event("PreToolUse", tool_name="Bash", tool_use_id="b"))
+    since = changed()
+    play(url, event("PostToolUse", tool_name="Bash", tool_use_id="b"))
+    assert changed() == since
+    play(url, event("PermissionRequest", tool_name="Bash"))
+    since, before = changed(), since
+    assert since > before
+    play(url, event("Notification", notification_type="permission_prompt"))
+    assert changed() == since
+
+
 def test_each_event_sees_what_the_one_before_has_done(url: str, db: Db) -> None:
     """A second process changes the rows between two events of the first; nothing is remembered."""
 

@@ -15,6 +15,7 @@ from holdfast import AsyncLocks, LockNamespace, NotAcquired
 from holdfast.agents import effects, inbox
 from holdfast.agents.ledger import Ledger
 from holdfast.agents.tables import Event
+from holdfast.agents.view import View
 from holdfast.testing import PATIENCE
 
 Db = psycopg.Connection[Any]
@@ -98,12 +99,11 @@ def poison(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 def test_an_event_that_fails_five_times_is_set_aside_and_the_next_go_on(url: str, db: Db, poison: list[int]) -> None:
     async def main() -> None:
         async with crew(url) as staff:
-            staff.drainer.start()
             poisoned = await staff.store(event("Poison"))
             await staff.store(event("Note"))
             assert not await staff.processor.work_off(poisoned.agent_id, wait=5)
             assert statuses(db) == [(1, "pending"), (2, "pending")]  # the next one waits its turn
-            staff.drainer.call(poisoned.agent_id)
+            staff.drainer.start()
             await until(db, "select status from holdfast.event order by number", [("set_aside",), ("done",)])
 
     asyncio.run(main())
@@ -259,8 +259,12 @@ def test_a_transcript_that_never_comes_does_not_leave_the_command_open(url: str,
             for report in RECORDED[:5]:
                 await staff.send(without_last_words(report))
             db.execute("update holdfast.deferred_stop set tries = 7, due_at = now()")
+            view = View(staff.database)
+            before = await view.now()
             staff.drainer.start()
             await until(db, "select state from holdfast.command", [("COMPLETE",)])
+            changes = await view.changes("default", before)
+            assert [change["effect"] for _, change in changes] == ["deferred, then completed"]  # and it is told
 
     asyncio.run(main())
 

@@ -16,7 +16,7 @@ def test_the_demo_loses_updates_without_a_lock_and_none_with_one(capfd: pytest.C
     without, with_lock = re.findall(r"(\d+) of 200 arrived, (.+?) \(", shown)
     assert int(without[0]) < 200 and without[1] == f"{200 - int(without[0])} updates lost"
     assert with_lock == ("200", "none lost")
-    assert float(re.findall(r"the next one is in after ([\d.]+) ms", shown)[0]) < 1000
+    assert re.findall(r"the next one is in after [\d.]+ ms", shown)
 
 
 def test_the_command_is_installed_and_says_what_it_can() -> None:

@@ -157,7 +157,7 @@ def test_a_crowd_in_one_process_does_not_starve_another(locks: Locks, child: Chi
     overtaken = []
     for _ in range(20):
         before = grants()
-        with locks.hold("a", wait=5):
+        with locks.hold("a", wait=PATIENCE):
             overtaken.append(grants() - before)
     child.kill()
     # Its share of hand-overs, twice: when we come in the middle of one, and when the kernel lets it in once more.

@@ -74,15 +74,22 @@ def test_every_event_has_its_hook_and_the_others_keep_theirs(settings: Path, hom
     }
     for event, theirs in THEIRS["hooks"].items():
         assert after["hooks"][event][: len(theirs)] == theirs
-    for event, route in entries.ROUTES.items():
+    for event in entries.EVENTS:
+        route = f"hook/{entries.ROUTES[event]}" if event in entries.ROUTES else "hook"
         (hook,) = after["hooks"][event][-1]["hooks"]
         if event == "SessionStart":
             assert hook["type"] == "command" and " hook " in hook["command"]
             assert token not in hook["command"]
         else:
             assert hook["type"] == "http"
-            assert hook["url"] == f"http://127.0.0.1:7777/hook/{route}"
+            assert hook["url"] == f"http://127.0.0.1:7777/{route}"
             assert hook["headers"]["Authorization"] == f"Bearer {token}"
+
+
+def test_by_command_nothing_goes_by_http_and_no_token_is_written(settings: Path) -> None:
+    assert main(["hooks", "install", "--by-command"]) == 0
+    assert entries.found(read(settings)) == dict.fromkeys(entries.EVENTS, "the shim")
+    assert "Bearer" not in settings.read_text()
 
 
 def test_installing_twice_is_installing_once(settings: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,7 +106,7 @@ def test_another_address_replaces_the_first(settings: Path) -> None:
     main(["hooks", "install", "--url", "http://127.0.0.1:7777"])
     addresses = set(entries.found(read(settings)).values())
     assert all("7777" in address or address == "the shim" for address in addresses)
-    assert all(len(read(settings)["hooks"][event]) == 1 for event in entries.ROUTES)
+    assert all(len(read(settings)["hooks"][event]) == 1 for event in entries.EVENTS)
 
 
 def test_without_settings_they_are_made_and_are_for_their_owner_only(settings: Path) -> None:
@@ -176,7 +183,7 @@ def test_no_token_goes_where_git_may_see_it(home: Path, made: Callable[[Path], N
     made(file)
     assert main(["hooks", "install", "--project", str(project)]) == 0
     assert ("Bearer" in file.read_text()) is safe
-    assert set(entries.found(read(file))) == set(entries.ROUTES)
+    assert set(entries.found(read(file))) == set(entries.EVENTS)
     assert not (home / "claude" / "settings.json").exists()
     assert main(["hooks", "uninstall", "--project", str(project)]) == 0
     assert read(file) == {}

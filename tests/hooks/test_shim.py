@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import socket
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from typing import Any
 import pytest
 
 from holdfast.hooks.folders import spool_dir
+from holdfast.hooks.shim import SECONDS
 from holdfast.hooks.spool import Delivery, Spool
-from holdfast.testing import PATIENCE
+from holdfast.testing import PATIENCE, Stopwatch
 
 
 class Received:
@@ -60,11 +62,18 @@ def received() -> Iterator[Received]:
 
 def run(url: str, data: Path, event: Any) -> tuple[subprocess.CompletedProcess[bytes], float]:
     body = event if isinstance(event, bytes) else json.dumps(event).encode()
-    began = time.monotonic()
+    watch = Stopwatch()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("HOLDFAST_")}
     command = [sys.executable, "-m", "holdfast.cli", "hook", "--url", url, "--data-dir", str(data)]
     outcome = subprocess.run(command, input=body, capture_output=True, env=environment, timeout=PATIENCE)
-    return outcome, time.monotonic() - began
+    return outcome, watch.awake
+
+
+def start_up() -> float:
+    """What Python's own start takes more than the tenth of a second that it usually does: the machine may be busy."""
+    watch = Stopwatch()
+    subprocess.run([sys.executable, "-m", "holdfast.cli", "--version"], capture_output=True, check=True)
+    return max(0.0, watch.awake - 0.1)
 
 
 def spooled(url: str, data: Path) -> list[int]:
@@ -117,16 +126,41 @@ def test_a_server_that_does_not_answer_costs_two_seconds_at_most(tmp_path: Path,
             Spool(spool_dir(tmp_path, url)).add("before", b'{"n": 0}')
         outcome, took = run(url, tmp_path, {"n": 1})
     assert outcome.returncode == 0
-    assert took < 2
+    assert took < 2 + start_up()
     assert spooled(url, tmp_path) == ([0, 1] if spool_before else [1])
 
 
 def test_a_standard_input_that_never_ends_costs_two_seconds_at_most(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "holdfast.cli", "hook", "--data-dir", str(tmp_path)]
-    began = time.monotonic()
+    watch = Stopwatch()
     with subprocess.Popen(command, stdin=subprocess.PIPE, stderr=subprocess.DEVNULL) as shim:
         assert shim.wait(PATIENCE) == 0
-        assert time.monotonic() - began < 2
+        assert watch.awake < 2 + start_up()
+
+
+def test_no_alarm_is_left_for_the_end_of_python() -> None:
+    code = (
+        "import signal, time; from holdfast.hooks.shim import Limit; Limit(0.5).keep(lambda: None)\n"
+        "signal.signal(signal.SIGALRM, signal.SIG_DFL); time.sleep(0.6)"
+    )
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0
+
+
+def test_an_event_is_kept_although_the_machine_stood_still_for_all_of_the_time(tmp_path: Path) -> None:
+    url = "http://127.0.0.1:1"
+    code = "import sys; from holdfast.hooks.shim import main; print(1, flush=True); main(sys.argv[1:])"
+    command = [sys.executable, "-c", code, "--url", url, "--data-dir", str(tmp_path)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as shim:
+        assert shim.stdin is not None and shim.stdout is not None
+        shim.stdout.readline()
+        time.sleep(0.1)  # for it to begin with the reading
+        shim.send_signal(signal.SIGSTOP)
+        shim.stdin.write(b'{"n": 1}')
+        shim.stdin.close()
+        time.sleep(SECONDS)
+        shim.send_signal(signal.SIGCONT)
+        assert shim.wait(PATIENCE) == 0
+    assert spooled(url, tmp_path) == [1]
 
 
 @pytest.mark.parametrize("status", [401, 403, 404, 429, 500, 503])
@@ -199,8 +233,9 @@ def test_delivering_stops_at_the_first_that_fails(tmp_path: Path) -> None:
 
 def test_events_added_by_many_processes_all_have_their_place(tmp_path: Path) -> None:
     code = (
-        "import sys; from pathlib import Path; from holdfast.hooks.spool import Spool\n"
-        "for n in range(20): Spool(Path(sys.argv[1])).add(f'{sys.argv[2]}x{n}', b'x')"
+        "import sys; from pathlib import Path; from holdfast.hooks import spool\n"
+        "spool.ADD_SECONDS = 30  # on a busy disk, too\n"
+        "for n in range(20): spool.Spool(Path(sys.argv[1])).add(f'{sys.argv[2]}x{n}', b'x')"
     )
     adders = [subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "spool"), str(p)]) for p in range(4)]
     assert [adder.wait(PATIENCE) for adder in adders] == [0] * 4

@@ -24,7 +24,8 @@ class Proxy:
         """How many more bytes may pass: to the server, and to the client."""
         self._sockets: list[socket.socket] = []
         self.opened = 0
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     @property
     def url(self) -> str:
@@ -55,6 +56,8 @@ class Proxy:
                 pass  # it ended by itself
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()  # or it might go on with whatever gets the number of the closed descriptor
         self._listener.close()
         self.thaw()
         self.cut()

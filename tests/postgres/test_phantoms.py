@@ -49,10 +49,10 @@ def grant_while_stopped(backend: int, db: psycopg.Connection[Any], key: int) -> 
 def test_a_lock_timeout_after_the_grant_leaves_nothing(url: str, db: psycopg.Connection[Any], server: Server) -> None:
     key = 17686
     db.execute("select pg_advisory_lock(1, %s)", (key,))
-    waiting = Waiting(url, server, key, wait=0.5)
+    waiting = Waiting(url, server, key, wait=2)  # time to be seen in the queue
     try:
         grant_while_stopped(waiting.backend, db, key)
-        waiting.thread.join(2)
+        waiting.thread.join(PATIENCE)
     finally:
         os.kill(waiting.backend, signal.SIGCONT)
     waiting.end()

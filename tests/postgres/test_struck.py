@@ -47,7 +47,7 @@ def test_a_key_whose_taker_was_struck_can_be_taken(url: str, monkeypatch: pytest
         strike_once(monkeypatch, Duty, place)
         with pytest.raises(KeyboardInterrupt):
             locks.hold("k").__enter__()
-        with locks.hold("k", wait=3):
+        with locks.hold("k", wait=PATIENCE):
             pass
 
 
@@ -58,7 +58,7 @@ def test_a_key_whose_holder_was_struck_can_be_taken(url: str, monkeypatch: pytes
         strike_once(monkeypatch, Duty, "queue")
         with pytest.raises(KeyboardInterrupt):
             block.__exit__(None, None, None)
-        with locks.hold("k", wait=3):
+        with locks.hold("k", wait=PATIENCE):
             pass
 
 
@@ -71,7 +71,7 @@ def test_an_heir_keeps_its_place_when_the_holder_is_struck(
         block.__enter__()
 
         def wait() -> None:
-            with locks.hold("k", wait=3):
+            with locks.hold("k", wait=PATIENCE):
                 got.set()
 
         heir = threading.Thread(target=wait)

@@ -80,7 +80,7 @@ class OwnServer:
         command = [str(redis_server()), "--version"]
         try:
             return (
-                subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=3).returncode
+                subprocess.run(command, env={**os.environ, **environment}, capture_output=True, timeout=10).returncode
                 == 0
             )
         except subprocess.TimeoutExpired:

@@ -10,7 +10,7 @@ from holdfast import Locks
 
 
 def main(url: str, key: str, path: str) -> None:
-    locks = Locks.from_url(url)
+    locks = Locks.from_url(url, window=30)  # nobody is passed over because the machine stood still
     threads = []
 
     def wait(number: str) -> None:

@@ -23,7 +23,8 @@ class Proxy:
         self._to_lose = b""
         self.lost = 0
         """How many answers were lost."""
-        threading.Thread(target=self._accept, daemon=True).start()
+        self._acceptor = threading.Thread(target=self._accept, daemon=True)
+        self._acceptor.start()
 
     def lose_the_answer_to(self, request: bytes) -> None:
         """The next request that holds these bytes reaches the server; its answer, and the connection, do not come."""
@@ -52,6 +53,8 @@ class Proxy:
             _shut(end)
 
     def close(self) -> None:
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()  # or it might go on with whatever gets the number of the closed descriptor
         self._listener.close()
         self.thaw()
         self.cut()

@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
+from holdfast import AsyncHeld, Held
 from holdfast.testing import PATIENCE
 
 
@@ -32,6 +33,14 @@ def wait_until(condition: Callable[[], object], what: str) -> None:
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.002)
+
+
+def wait_until_renewed(*handles: Held | AsyncHeld) -> None:
+    tickets = [held._ticket for held in handles]
+    before = [ticket.expires_at for ticket in tickets]
+    wait_until(
+        lambda: all(ticket.expires_at > then for ticket, then in zip(tickets, before, strict=True)), "it is not renewed"
+    )
 
 
 def free_port() -> int:

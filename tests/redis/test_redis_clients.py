@@ -12,7 +12,7 @@ import pytest
 import redis
 import redis.asyncio
 from own_server import OwnServer
-from sight import Database, wait_until
+from sight import Database, wait_until, wait_until_renewed
 
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, LockError, Locks, Unsupported
 from holdfast.engines.redis import RedisEngine
@@ -108,10 +108,10 @@ def test_at_most_three_connections_however_many_locks_and_threads(alone: OwnServ
     url, db = alone.url, alone.database()
 
     async def main() -> None:
-        async with AsyncLocks.from_url(url, ttl=1) as locks:
+        async with AsyncLocks.from_url(url, ttl=4) as locks:
             blocks = [locks.hold(f"{key}-{number}") for number in range(500)]
             handles = await asyncio.gather(*(block.__aenter__() for block in blocks))
-            await asyncio.sleep(1.5)  # they have been renewed
+            await asyncio.to_thread(wait_until_renewed, *handles)
             assert not any(held.lost for held in handles)
             assert len(mine(db)) <= 3
             assert len([client for client in mine(db) if client["sub"] == "1"]) == 1
@@ -155,7 +155,7 @@ def test_connections_of_closed_loops_do_not_pile_up(alone: OwnServer, key: str) 
 
     for _ in range(10):
         asyncio.run(once())
-    assert len(mine(db)) <= 4
+    wait_until(lambda: len(mine(db)) <= 4, "they pile up")
     asyncio.run(locks.close())
     wait_until(lambda: not mine(db), "a connection was left")
 
@@ -166,7 +166,7 @@ def test_no_part_of_a_password_is_in_an_error(place: str, secret: str) -> None:
     for scheme in ("redis", "rediss", "valkey"):
         with pytest.raises((BackendUnavailable, InvalidOption)) as caught:
             with Locks.from_url(f"{scheme}://{place.format(secret)}") as locks:
-                locks.hold("k", wait=0.5).__enter__()
+                locks.hold("k", wait=PATIENCE).__enter__()
         error: BaseException | None = caught.value
         while error is not None:
             assert "hunter2" not in f"{error!r} {error}"

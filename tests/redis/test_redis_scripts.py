@@ -10,7 +10,7 @@ from holdfast.engines.redis.scripts import DETACH, EVICT, EXTEND, LOOK, RELEASE,
 
 NAME = "key:scripts"
 KEYS = (NAME, f"{{{NAME}}}:grant", f"{{{NAME}}}:queue")
-TTL, WINDOW = 10_000, 500
+TTL, WINDOW = 60_000, 20_000  # far longer than a test, on any machine
 
 Call = Callable[..., Any]
 
@@ -55,7 +55,7 @@ def test_a_free_lock_is_a_string_of_its_name_with_the_token_and_the_lease(call: 
     granted, fence = take(call, "a")
     assert granted == 1
     assert db.redis.get(NAME) == "a"
-    assert TTL - 1000 < db.redis.pttl(NAME) <= TTL
+    assert WINDOW < db.redis.pttl(NAME) <= TTL
     assert db.redis.get(KEYS[1]).startswith(f"{fence} ")
 
 
@@ -73,9 +73,9 @@ def test_the_fence_is_at_least_the_servers_microseconds_and_grows_when_the_clock
 
 def test_asked_again_it_says_what_is_true_and_sets_the_full_lease(call: Call, db: Database) -> None:
     first = take(call, "a")
-    db.redis.pexpire(NAME, 50)
+    db.redis.pexpire(NAME, WINDOW)
     assert take(call, "a") == first
-    assert db.redis.pttl(NAME) > TTL - 1000
+    assert db.redis.pttl(NAME) > WINDOW
     take(call, "b")
     take(call, "c")
     again, ask_again_in = take(call, "b")
@@ -113,7 +113,7 @@ def test_hand_over_inside_a_process_is_complete_in_the_reply(call: Call, db: Dat
     assert (released, heir) == (1, "b")
     assert int(its_fence) > int(fence)
     assert db.redis.get(NAME) == "b"
-    assert db.redis.pttl(NAME) > TTL - 1000  # its own lease, not the window
+    assert db.redis.pttl(NAME) > WINDOW  # its own lease, not the window
 
 
 def test_another_process_is_called_and_takes_its_grant_up_in_the_window(
@@ -125,7 +125,7 @@ def test_another_process_is_called_and_takes_its_grant_up_in_the_window(
     assert mail() == "offered b"
     assert 0 < db.redis.pttl(NAME) <= WINDOW
     assert take(call, "b", "there")[0] == 1
-    assert db.redis.pttl(NAME) > TTL - 1000
+    assert db.redis.pttl(NAME) > WINDOW
 
 
 def test_a_waiter_that_nobody_can_call_is_dead_and_skipped(
@@ -188,16 +188,16 @@ def test_who_leaves_the_queue_is_gone_and_passes_on_what_it_was_given(
 def test_a_queue_whose_waiters_are_all_gone_vanishes_by_itself(call: Call, db: Database) -> None:
     take(call, "a")
     take(call, "b")
-    assert 0 < db.redis.ttl(KEYS[2]) <= 90
+    assert 0 < db.redis.ttl(KEYS[2]) <= 140
 
 
 def test_extend_sets_the_time_and_compares_the_token(call: Call, db: Database) -> None:
     take(call, "a")
     for _ in range(10):
-        assert call(EXTEND, "a", 5_000) == 1
-    assert 4_000 < db.redis.pttl(NAME) <= 5_000
-    assert call(EXTEND, "b", 50_000) == 0
-    assert db.redis.pttl(NAME) <= 5_000
+        assert call(EXTEND, "a", WINDOW) == 1
+    assert 0 < db.redis.pttl(NAME) <= WINDOW
+    assert call(EXTEND, "b", TTL) == 0
+    assert db.redis.pttl(NAME) <= WINDOW
 
 
 def test_rotate_changes_token_and_fence_and_tells_the_older(
@@ -271,9 +271,9 @@ def test_who_is_asked_to_look_again_is_of_another_process_than_the_one_that_may_
 
 def test_a_detached_lock_is_nobodys_charge_and_lasts_as_long_as_it_is_told(call: Call, db: Database) -> None:
     take(call, "a", "there")
-    assert call(DETACH, "b", 50_000) == 0
-    assert call(DETACH, "a", 50_000) == 1
-    assert 49_000 < db.redis.pttl(NAME) <= 50_000
+    assert call(DETACH, "b", 2 * TTL) == 0
+    assert call(DETACH, "a", 2 * TTL) == 1
+    assert TTL < db.redis.pttl(NAME) <= 2 * TTL
     assert call(LOOK)[0].split(" ")[2] == "-"
 
 

@@ -50,7 +50,7 @@ def secure(tmp_path: Path) -> Iterator[tuple[int, Path]]:
 def test_locks_over_tls_for_threads_and_tasks(secure: tuple[int, Path], key: str) -> None:
     port, certificate = secure
     url = f"rediss://localhost:{port}?ssl_ca_certs={certificate}"
-    with Locks.from_url(url, ttl=1) as locks, locks.hold(key, note="x" * 40_000) as held:
+    with Locks.from_url(url, ttl=20) as locks, locks.hold(key, note="x" * 40_000) as held:
         held.extend()
         assert locks.holders()[0].note == "x" * 40_000  # more than one record
 

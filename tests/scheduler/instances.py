@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.scheduler import ACTION_DISPATCHERS, Execution, Scheduler
+from holdfast.scheduler import ACTION_DISPATCHERS, Execution, NotNow, Scheduler
 from holdfast.testing import PATIENCE
 
 
@@ -174,7 +174,13 @@ async def main(url: str, folder: str, options: dict[str, Any]) -> None:
                 answer = sorted(scheduler._running_actions)
             elif word == "trigger":
                 await until(float(rest[1]))
-                answer = (await scheduler.trigger(int(rest[0]))).state
+                try:
+                    answer = (await scheduler.trigger(int(rest[0]))).state
+                except NotNow:
+                    answer = "NotNow"
+            elif word == "fire":
+                await until(float(rest[1]))
+                answer = [run.action_id for run in await scheduler.fire(rest[0])]
             print(json.dumps(answer), flush=True)
 
     serving = asyncio.create_task(serve())
@@ -183,7 +189,10 @@ async def main(url: str, folder: str, options: dict[str, Any]) -> None:
     loop.remove_reader(sys.stdin.fileno())
     for task in (serving, waiting):
         task.cancel()
-    await scheduler.stop(grace)
+    stopping = asyncio.create_task(scheduler.stop(grace))
+    await asyncio.sleep(0)  # it claims nothing more
+    print(json.dumps("stopping"), flush=True)
+    await stopping
 
 
 if __name__ == "__main__":

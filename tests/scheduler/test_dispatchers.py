@@ -4,6 +4,7 @@ import asyncio
 import json
 import logging
 import threading
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -41,6 +42,7 @@ class Site:
     asked: list[tuple[str, str, dict[str, str], bytes]] = field(default_factory=list)
     answers: list[tuple[int, bytes]] = field(default_factory=list)
     """Given one after another; the last one for ever."""
+    drop_by_drop: bool = False
 
 
 @pytest.fixture
@@ -51,9 +53,12 @@ def site() -> Iterator[Site]:
             known.asked.append((self.command, self.path, dict(self.headers), body))
             status, text = known.answers.pop(0) if len(known.answers) > 1 else known.answers[0]
             self.send_response(status)
-            self.send_header("content-length", str(len(text)))
+            self.send_header("content-length", str(10_000 if known.drop_by_drop else len(text)))
             self.end_headers()
             try:
+                while known.drop_by_drop:  # until the client has had enough
+                    self.wfile.write(b"x")
+                    time.sleep(0.05)
                 self.wfile.write(text)
             except ConnectionError:
                 pass  # the client had read enough
@@ -171,6 +176,12 @@ def test_an_answer_is_bounded_in_size_and_a_bad_one_is_a_failure(site: Site) -> 
     site.answers = [(404, b"\x00\xff")]
     ended = dispatched("call_api", {"url": site.url})
     assert ended.state == RunState.FAILED and "404" in ended.error
+
+
+def test_an_answer_that_comes_drop_by_drop_does_not_take_longer_than_its_timeout(site: Site) -> None:
+    site.drop_by_drop = True
+    ended = dispatched("call_api", {"url": site.url, "timeout": 0.3, "retries": 0})
+    assert ended.state == RunState.FAILED and "TimeoutError" in ended.error
 
 
 @pytest.mark.parametrize("url", ["http://127.0.0.1:1/", "file:///etc/passwd", "", None])

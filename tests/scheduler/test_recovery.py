@@ -2,8 +2,8 @@
 
 import signal
 import sys
-import time
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -102,13 +102,25 @@ def test_an_instance_that_stood_still_past_its_lease_cannot_end_a_run_that_was_g
     assert paused.ask("health")["lost"] == 1
 
 
+def wait_for_renewal(db: psycopg.Connection[Any], run: int) -> None:
+    """Until the first lease has ended, and the run still goes on."""
+    first = run_row(db, run)["lease_until"]
+    wait_until(lambda: database_time(db) > first, "the first lease to end")
+    assert run_row(db, run)["lease_until"] > first and run_row(db, run)["attempt"] == 1
+
+
+def database_time(db: psycopg.Connection[Any]) -> Any:
+    row = db.execute("select clock_timestamp() as now").fetchone()
+    assert row is not None
+    return row["now"]
+
+
 def test_a_long_run_keeps_its_lease(url: str, instance: Start, effects: Effects, db: psycopg.Connection[Any]) -> None:
     action = add(url, effects, "hold", recovery="at_least_once")
-    instance(lease=0.5), instance(lease=0.5)
+    instance(lease=LEASE), instance(lease=LEASE)
     run = trigger(url, action)
     effects.wait_for("began")
-    time.sleep(2.5)
-    assert state_of(db, run) == "running"
+    wait_for_renewal(db, run)
     effects.open_gate()
     assert wait_for_state(db, run, "completed")["attempt"] == 1
 
@@ -117,11 +129,10 @@ def test_a_sync_task_that_timed_out_keeps_its_lease_until_its_thread_ends(
     url: str, instance: Start, effects: Effects, db: psycopg.Connection[Any]
 ) -> None:
     action = add(url, effects, "hold_in_thread", timeout_seconds=0.2, recovery="at_least_once")
-    instance(lease=0.5), instance(lease=0.5)
+    instance(lease=LEASE), instance(lease=LEASE)
     run = trigger(url, action)
     effects.wait_for("began")
-    time.sleep(2)  # well past its timeout and its first lease
-    assert state_of(db, run) == "running"
+    wait_for_renewal(db, run)  # well past its timeout
     assert ask(url, lambda scheduler: scheduler.trigger(action)).state == "skipped"  # nobody else may begin
     effects.open_gate()
     row = wait_for_state(db, run, "timeout")
@@ -140,16 +151,18 @@ def test_an_async_task_is_cancelled_at_its_timeout_and_retried(
 
 
 def test_an_instance_that_is_cut_off_runs_nothing_says_so_and_goes_on_afterwards(
-    url: str, instance: Start, effects: Effects, network: Proxy
+    url: str, instance: Start, effects: Effects, network: Proxy, db: psycopg.Connection[Any]
 ) -> None:
-    add(url, effects, "record", schedule_type="interval", interval_seconds=1)
+    action = add(url, effects, "record", schedule_type="interval", interval_seconds=1)
     cut_off = instance(at=network.url, poll_interval=0.2)
     effects.wait_for("ran", 2)
     network.freeze()
     network.cut()
     wait_until(lambda: not cut_off.ask("health")["healthy"], "it to notice")
     ran = len(effects.all("ran"))
-    time.sleep(2.5)
+    due = ask(url, lambda scheduler: scheduler.get(action)).next_run_at
+    assert due is not None
+    wait_until(lambda: database_time(db) > due + timedelta(seconds=1), "two more to be due")
     assert len(effects.all("ran")) == ran
     health = cut_off.ask("health")
     assert health["ready"] and health["database_errors"] > 0
@@ -211,10 +224,10 @@ def test_shutting_down_waits_for_what_runs_and_claims_nothing_more(
     run = trigger(url, action)
     effects.wait_for("began")
     leaving.signal(signal.SIGTERM)
+    assert leaving.answer() == "stopping"
     later = add(url, effects, "record")
     another = trigger(url, later)
-    time.sleep(1)
-    assert state_of(db, run) == "running" and state_of(db, another) == "pending"
+    assert state_of(db, run) == "running"
     effects.open_gate()
     assert leaving.wait() == 0
     assert state_of(db, run) == "completed" and state_of(db, another) == "pending"

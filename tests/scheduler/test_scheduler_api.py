@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 import psycopg
@@ -73,6 +74,45 @@ def test_the_life_of_an_action(request: pytest.FixtureRequest, where: str) -> No
             assert (await gone).status_code == 404
 
     with_api(None if where == "memory" else request.getfixturevalue("url"), use)
+
+
+def test_an_event_is_fired_by_its_name_whatever_that_is() -> None:
+    async def use(client: httpx.AsyncClient, scheduler: Scheduler) -> None:
+        for event in ("deployed", "prod/api deployed", "pause"):
+            made = (await client.post("/scheduled-actions", json={**NEW, "event": event})).json()
+            place = f"/scheduled-actions/events/{quote(event)}"
+            (fired,) = (await client.post(place, json={"payload": {"version": 7}})).json()
+            assert (fired["action_id"], fired["trigger"], fired["state"]) == (made["id"], "event", "pending")
+            assert fired["payload"] == {"version": 7}
+            again = await client.post(place)
+            assert (again.status_code, [run["state"] for run in again.json()]) == (202, ["skipped"])
+        nobody = await client.post("/scheduled-actions/events/unheard of")
+        assert (nobody.status_code, nobody.json()) == (202, [])
+        for wrong in ("", "x" * 201, "a%00b"):
+            answer = await client.post(f"/scheduled-actions/events/{wrong}")
+            assert answer.status_code == 422 and answer.json()["detail"][0]["loc"] == ["path", "event"]
+        large = await client.post("/scheduled-actions/events/deployed", json={"payload": "x" * 300_000})
+        assert large.status_code == 422 and large.json()["detail"][0]["loc"] == ["body", "payload"]
+
+    with_api(None, use)
+
+
+def test_what_the_api_takes_is_described_by_the_fields_of_an_action() -> None:
+    app = FastAPI()
+    app.include_router(create_router(Scheduler()))
+    models = app.openapi()["components"]["schemas"]
+    new, changes, shown = (models[name] for name in ("NewAction", "ActionChanges", "ScheduledAction"))
+    assert set(new["properties"]) == set(shown["properties"]) - {
+        "id", "execution_count", "next_occurrence", "next_run_at", "last_run_at", "created_at", "updated_at"
+    }  # fmt: skip
+    assert set(changes["properties"]) == set(new["properties"]) - {"status"}
+    assert new["required"] == ["action_type"] and "required" not in changes
+    assert new["properties"]["max_retries"] == {
+        "type": "integer", "default": 0, "title": "Max Retries",
+        "description": "How many attempts there may be after the first has failed.",
+    }  # fmt: skip
+    assert not [name for name, field in changes["properties"].items() if "default" in field]
+    assert changes["properties"]["misfire"]["description"] == shown["properties"]["misfire"]["description"]
 
 
 @pytest.mark.parametrize(
@@ -141,7 +181,15 @@ def test_the_command_line_adds_shows_and_removes(
     assert [line.split("\t")[3] for line in says("runs", number).splitlines()] == ["skipped", "pending"]
     says("rm", number)
     assert says("list") == ""
-    for wrong in (["rm", number], ["add", "x", "--cron", "nonsense"], ["add", "x", "--config", "{"], ["runs", "-5"]):
+    waiting = says("add", "on deploy", "--task", "my.tasks:nightly", "--event", "deployed", "--allow-concurrent")
+    assert says("fire", "deployed", "--payload", '{"version": 7}').endswith(f"of action {waiting}: pending")
+    assert json.loads(says("runs", waiting, "--json"))["payload"] == {"version": 7}
+    assert says("fire", "unheard of", code=1) == ""
+    says("trigger", waiting, "--payload", "8")
+    for wrong in (
+        ["rm", number], ["runs", "-5"], ["add", "x", "--cron", "nonsense"], ["add", "x", "--config", "{"],
+        ["add", "x", "--config", "1"], ["fire", "deployed", "--payload", "{"], ["fire", ""],
+    ):  # fmt: skip
         assert command(["schedule", *wrong]) == 1
         assert capsys.readouterr().err.startswith("holdfast: ")
 

@@ -1,7 +1,7 @@
 """When things are to run, and what becomes of what could not: pure, with the time given."""
 
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
@@ -60,8 +60,38 @@ def test_a_fixed_time_that_comes_twice_in_autumn_happens_once() -> None:
     action = cron("30 2 * * *", "Europe/Berlin")
     found = from_then_on(action, utc("2026-10-24T12:00"), 2)
     assert found == [utc("2026-10-25T00:30"), utc("2026-10-26T01:30")]
-    # Also for an instance that looks for the first time between the two.
-    assert first_occurrence(action, utc("2026-10-25T00:45")) == utc("2026-10-26T01:30")
+    # Also for an instance that looks for the first time between the two, or just before the second.
+    for moment in ("2026-10-25T00:45", "2026-10-25T01:10", "2026-10-25T01:30"):
+        assert first_occurrence(action, utc(moment)) == utc("2026-10-26T01:30")
+
+
+def test_a_fixed_time_with_seconds_keeps_to_the_same_rules() -> None:
+    action = cron("15,45 30 2 * * *", "Europe/Berlin")
+    assert from_then_on(action, utc("2026-03-28T12:00"), 3) == [
+        utc("2026-03-29T01:00:15"), utc("2026-03-29T01:00:45"), utc("2026-03-30T00:30:15"),
+    ]  # fmt: skip
+    assert from_then_on(action, utc("2026-10-25T00:30:20"), 2) == [
+        utc("2026-10-25T00:30:45"), utc("2026-10-26T01:30:15")
+    ]  # fmt: skip
+    assert from_then_on(cron("*/20 * * * * *", "Europe/Berlin"), utc("2026-10-25T00:59:50"), 2) == [
+        utc("2026-10-25T01:00:00"), utc("2026-10-25T01:00:20")
+    ]  # fmt: skip
+
+
+def test_a_range_of_fixed_times_happens_once_each_when_clocks_change() -> None:
+    action = cron("0,30 1-3 * * *", "Europe/Berlin")
+    spring = from_then_on(action, utc("2026-03-28T23:00"), 5)
+    assert [moment.strftime("%d %H:%M") for moment in spring] == [
+        "29 00:00",
+        "29 00:30",
+        "29 01:00",
+        "29 01:30",
+        "29 23:00",
+    ]
+    autumn = from_then_on(action, utc("2026-10-24T22:30"), 7)
+    assert [moment.strftime("%d %H:%M") for moment in autumn] == [
+        "24 23:00", "24 23:30", "25 00:00", "25 00:30", "25 02:00", "25 02:30", "26 00:00",
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("start", ["2026-03-28T23:30", "2026-10-24T23:30"], ids=["spring", "autumn"])
@@ -71,7 +101,20 @@ def test_what_happens_every_half_hour_goes_on_doing_so_when_clocks_change(start:
 
 
 @given(
-    st.sampled_from(["* * * * *", "*/7 3 * * *", "30 2 * * *", "0 0 1 * *", "15 10 * * 1-5", "0 12 29 2 *"]),
+    st.sampled_from(
+        [
+            "* * * * *",
+            "*/7 3 * * *",
+            "30 2 * * *",
+            "0 0 1 * *",
+            "15 10 * * 1-5",
+            "0 12 29 2 *",
+            "0,30 1-3 * * *",
+            "0 0-5 * * *",
+            "10,20 30 2 * * *",
+            "*/40 59 * * * *",
+        ]
+    ),
     st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
     st.datetimes(datetime(2024, 1, 1), datetime(2030, 1, 1)),
     st.integers(1, 5),
@@ -150,6 +193,17 @@ def test_run_all_starts_the_oldest_of_as_many_as_its_limit_says_one_after_anothe
     assert started == [at(980), at(990), at(1000)]
 
 
+@pytest.mark.parametrize("action", [cron("0 0 1 1 *"), every(3 * 366 * 86400.0)], ids=["cron", "interval"])
+def test_run_all_looks_no_further_back_than_what_was_missed(action: ScheduledAction) -> None:
+    first = occurrence_after(action, NOON)
+    assert first is not None
+    second = occurrence_after(action, first)
+    assert second is not None
+    action = replace(due(action, first), misfire="run_all", misfire_limit=1000)
+    made = plan_due(action, second + timedelta(seconds=1), busy=False)
+    assert (made.start, made.skipped, made.after.next_occurrence) == (first, [], second)
+
+
 def test_a_busy_action_skips_its_occurrence_and_says_so() -> None:
     made = plan(every(10), 0, busy=True)
     assert made.start is None and made.skipped == [(at(10), BUSY)] and made.after.next_occurrence == at(20)
@@ -177,6 +231,23 @@ def test_jitter_moves_when_it_is_due_and_not_which_occurrence_it_is() -> None:
     assert (made.after.next_occurrence, made.after.next_run_at) == (at(20), at(22))
 
 
+def test_jitter_is_not_lateness() -> None:
+    """An occurrence put off by nearly the whole interval is not overtaken by the next, which is put off as well."""
+    for misfire in ("skip", "run_once", "run_all"):
+        action = replace(due(every(10, jitter_seconds=10, misfire=misfire), at(10)), next_run_at=at(19.5))
+        made = plan_due(action, at(20.1), busy=False, chance=lambda: 1)
+        assert (made.start, made.skipped) == (at(10), [])
+        assert (made.after.next_occurrence, made.after.next_run_at) == (at(20), at(30))
+    late = replace(due(every(3600, jitter_seconds=600), at(10)), next_run_at=at(500))
+    assert plan_due(late, at(559), busy=False).start == at(10)
+    assert plan_due(late, at(561), busy=False).start is None, "60 s after it was due"
+
+
+def test_run_all_keeps_to_its_limit_though_it_was_put_off_while_busy() -> None:
+    action = replace(due(every(10, misfire="run_all", misfire_limit=2), at(10)), next_run_at=at(99))
+    assert plan_due(action, at(100), busy=False).start == at(90)
+
+
 @pytest.mark.parametrize(
     ("field", "fields"),
     [
@@ -200,6 +271,10 @@ def test_jitter_moves_when_it_is_due_and_not_which_occurrence_it_is() -> None:
         ("schedule_type", {"schedule_type": "sometimes"}),
         ("misfire", {"misfire": "maybe"}),
         ("misfire_limit", {"misfire_limit": 0}),
+        ("misfire_limit", {"misfire_limit": 1001}),
+        ("run_at", {"schedule_type": "once", "run_at": datetime(9999, 12, 31, 23, 59, tzinfo=UTC)}),
+        ("start_at", {"start_at": datetime(1, 1, 1, tzinfo=timezone(timedelta(hours=14)))}),
+        ("end_at", {"end_at": datetime(9999, 12, 31, tzinfo=UTC)}),
         ("recovery", {"recovery": "exactly_once"}),
         ("max_retries", {"max_retries": -1}),
         ("max_executions", {"max_executions": 0}),

@@ -5,6 +5,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Coroutine
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -185,6 +186,75 @@ def test_a_changed_schedule_goes_on_from_now() -> None:
         assert renamed.next_run_at == changed.next_run_at
         with pytest.raises(ValueError, match="interval_seconds"):
             await scheduler.update(action.id, interval_seconds=0)
+
+    run(main())
+
+
+def test_a_once_that_has_finished_can_be_given_another_time_and_none_in_the_past() -> None:
+    async def main() -> None:
+        scheduler = Scheduler(dispatchers=HANDLERS)
+        now = datetime.now(UTC)
+        soon: Any = {"schedule_type": "once", "run_at": now + timedelta(hours=1), "max_executions": 1}
+        action = await scheduler.add(ScheduledAction(action_type="works", **soon))
+        assert action.id is not None
+        await scheduler.trigger(action.id)
+        assert (await scheduler.get(action.id)).status == "finished"
+        with pytest.raises(ValueError, match="run_at"):
+            await scheduler.update(action.id, run_at=now - timedelta(hours=1))
+        later = await scheduler.update(action.id, run_at=now + timedelta(hours=2), max_executions=2)
+        assert later.status == "active" and later.next_run_at == now + timedelta(hours=2)
+        with pytest.raises(ValueError, match="status"):
+            await scheduler.add(ScheduledAction(action_type="works", status="finished"))
+
+    run(main())
+
+
+@pytest.mark.parametrize("where", ["memory", "postgres"])
+def test_an_event_is_heard_between_start_and_end_only(request: pytest.FixtureRequest, where: str) -> None:
+    async def main() -> None:
+        scheduler = Scheduler(None if where == "memory" else request.getfixturevalue("url"), dispatchers=HANDLERS)
+        now, hour = datetime.now(UTC), timedelta(hours=1)
+        windows: dict[str, dict[str, Any]] = {
+            "always": {},
+            "now": {"start_at": now - hour, "end_at": now + hour},
+            "not yet": {"start_at": now + hour},
+            "over": {"end_at": now - hour},
+            "paused": {"status": "paused"},
+        }
+        names = {}
+        for name, window in windows.items():
+            names[(await scheduler.add(ScheduledAction(action_type="works", event="go", **window))).id] = name
+        assert [names[fired.action_id] for fired in await scheduler.fire("go")] == ["always", "now"]
+        for wrong in ("", "x" * 201, "a\x00b"):
+            with pytest.raises(ValueError, match="event"):
+                await scheduler.fire(wrong)
+        with pytest.raises(ValueError, match=r"payload: is .* bytes"):
+            await scheduler.fire("go", "x" * 300_000)
+        await scheduler.stop()
+
+    run(main())
+
+
+@pytest.mark.parametrize("where", ["memory", "postgres"])
+def test_executing_begins_nothing_that_is_paused_or_over_or_has_run_as_often_as_it_may(
+    request: pytest.FixtureRequest, where: str
+) -> None:
+    async def main() -> None:
+        scheduler = Scheduler(None if where == "memory" else request.getfixturevalue("url"), dispatchers=HANDLERS)
+        spent = await scheduler.add(ScheduledAction(action_type="works", max_executions=1))
+        paused = await scheduler.add(ScheduledAction(action_type="works", status="paused"))
+        an_hour_ago = datetime.now(UTC) - timedelta(hours=1)
+        once: Any = {"schedule_type": "once", "run_at": an_hour_ago, "misfire": "run_once"}
+        due = await scheduler.add(ScheduledAction(action_type="works", **once))
+        assert due.id is not None
+        await scheduler._execute_action(due)
+        over = await scheduler.get(due.id)
+        assert (over.status, over.next_occurrence) == ("finished", None)
+        for action in (spent, spent, paused, due, over):
+            await scheduler._execute_action(action)
+        assert scheduler.statistics.completed == 2
+        assert spent.id is not None and len(await scheduler.runs(spent.id)) == 1
+        await scheduler.stop()
 
     run(main())
 

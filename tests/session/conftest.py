@@ -49,6 +49,10 @@ def new_member() -> Iterator[Callable[[str], Member]]:
     yield start
     for member in members:
         member.kill()
+        if "mode=lease" not in member.url:
+            with redis.Redis.from_url(member.url) as connection:  # others look for what was left behind
+                for key in [*connection.scan_iter("sesslock:*"), *connection.scan_iter("{sesslock:*}:queue")]:
+                    connection.delete(key)
 
 
 @pytest.fixture(autouse=True)

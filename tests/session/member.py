@@ -22,6 +22,7 @@ class Member:
     """The parent's end."""
 
     def __init__(self, url: str) -> None:
+        self.url = url
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         command = [sys.executable, os.path.abspath(__file__), url]
         self._process = subprocess.Popen(
@@ -41,6 +42,12 @@ class Member:
     def ask(self, *words: Any) -> Any:
         self.send(*words)
         return self.answer()
+
+    async def take_for_long(self, session_key: str) -> int:
+        """Has it take the lock for longer than the test lasts, even on a machine that stands still."""
+        fence = await self.ask_async("acquire", session_key, 0)
+        assert await self.ask_async("extend", session_key, 60)
+        return int(fence)
 
     async def ask_async(self, *words: Any) -> Any:
         return await asyncio.to_thread(self.ask, *words)
@@ -121,13 +128,14 @@ async def main(url: str) -> None:
                 return await check_session_lock_health(lock, timeout=PATIENCE)
             case "append":
                 key, path, times = words
-                for _ in range(times):
-                    async with lock.acquire(key, 30) as acquired:
-                        assert acquired
-                        for what in ("start", "end"):
-                            with open(path, "a") as file:
-                                file.write(f"{what} {os.getpid()}\n")
-                            await asyncio.sleep(0)
+                async with SessionLock(url) as lasting:
+                    for _ in range(times):
+                        async with lasting.acquire(key, 30) as acquired:
+                            assert acquired
+                            for what in ("start", "end"):
+                                with open(path, "a") as file:
+                                    file.write(f"{what} {os.getpid()}\n")
+                                await asyncio.sleep(0)
                 return "done"
         raise ValueError(verb)
 

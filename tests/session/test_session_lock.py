@@ -22,7 +22,7 @@ from holdfast import (
     Unsupported,
     WouldDeadlock,
 )
-from holdfast.testing import PATIENCE
+from holdfast.testing import PATIENCE, Stopwatch
 
 NewMember = Callable[[str], Member]
 
@@ -60,14 +60,12 @@ def test_lock_auto_releases_on_timeout(url: str, session_key: str, new_member: N
 
     async def main() -> None:
         async with SessionLock(url) as lock:
+            watch = Stopwatch()
             before = await member.ask_async("acquire", session_key, 0)  # for 1 s, if it is not renewed
             member.kill()
-            killed = time.monotonic()
-            async with lock.acquire(session_key, 0) as acquired:
-                assert not acquired
             async with lock.acquire(session_key) as acquired:
-                assert acquired and time.monotonic() - killed < 3
-                assert acquired.fence > before
+                assert acquired and acquired.fence > before
+                assert watch.elapsed > 0.95 and watch.awake < 3
 
     run(main())
 
@@ -80,12 +78,12 @@ def test_a_blocking_timeout_of_0_tries_once(url: str, session_key: str) -> None:
         async with SessionLock(url, blocking_timeout=60) as lock, SessionLock(url) as other:
             async with lock.acquire(session_key, 0) as acquired:
                 assert isinstance(acquired, AsyncHeld)
-                began = time.monotonic()
+                watch = Stopwatch()
                 async with other.acquire(session_key, blocking_timeout=0) as second:
                     assert not second
                 with pytest.raises(SessionBusyError) as caught:
                     await asyncio.create_task(other.hold(session_key, 0).__aenter__())
-                assert time.monotonic() - began < 2
+                assert watch.awake < 2
                 assert caught.value.session_key == session_key and isinstance(caught.value, NotAcquired)
 
     run(main())
@@ -95,13 +93,13 @@ def test_the_block_runs_with_none_when_the_time_has_passed(url: str, session_key
     member = new_member(url)
 
     async def main() -> None:
-        await member.ask_async("acquire", session_key, 0)
+        await member.take_for_long(session_key)
         async with SessionLock(url, blocking_timeout=0.3) as lock:
-            began = time.monotonic()
+            watch = Stopwatch()
             with pytest.raises(KeyError, match="of the body"):
                 async with lock.acquire(session_key) as acquired:
                     assert acquired is None
-                    assert 0.3 <= time.monotonic() - began < 2
+                    assert watch.elapsed >= 0.3 and watch.awake < 2
                     raise KeyError("of the body")
             assert await lock.is_locked(session_key)
 
@@ -134,11 +132,11 @@ def test_waiters_are_served_in_order_and_a_dead_one_does_not_hold_up_the_next(
                 last.send("acquire", session_key, PATIENCE)
                 await until_waiting(lock, session_key, 7)
                 first.kill()
-            released = time.monotonic()
+            watch = Stopwatch()
             await asyncio.gather(*tasks)
             assert served == list(range(5))
             assert await asyncio.to_thread(last.answer) > acquired.fence
-            assert time.monotonic() - released < 2  # not the lease of the dead one, nor one poll for each
+            assert watch.awake < 2  # not the lease of the dead one, nor one poll for each
             assert await last.ask_async("leave") == "left"
 
     run(main())
@@ -178,10 +176,10 @@ def test_extending_sets_the_time_and_never_adds_up(redis_url: str, session_key: 
                 assert held
                 for _ in range(times):
                     assert await lock.extend(session_key, additional_time=30)
-                assert 29_000 < db.pttl(f"sesslock:{session_key}") <= 30_000
-                assert 29 < held.remaining <= 30
+                assert 20_000 < db.pttl(f"sesslock:{session_key}") <= 30_000
+                assert 20 < held.remaining <= 30
                 assert await lock.extend(f"sesslock:{session_key}", 90)
-                assert 89_000 < db.pttl(f"sesslock:{session_key}") <= 90_000
+                assert 60_000 < db.pttl(f"sesslock:{session_key}") <= 90_000
 
     run(main())
 
@@ -221,12 +219,12 @@ def test_an_extension_of_what_was_lost_says_no(url: str, session_key: str, new_m
                         await task
                         assert not await lock.extend(session_key)
                         raise
-            assert await member.ask_async("extend", session_key, 1)
+            assert await member.ask_async("extend", session_key, 60)
 
     async def _take_away(lock: SessionLock, session_key: str, member: Member) -> None:
         async with SessionLock(url) as operator:
             await operator.force_release(session_key)
-        assert await member.ask_async("acquire", session_key, 0)
+        await member.take_for_long(session_key)
 
     run(main())
 
@@ -236,10 +234,10 @@ def test_an_extension_of_what_was_lost_says_no(url: str, session_key: str, new_m
 
 def test_a_body_longer_than_the_lease_keeps_its_lock(url: str, session_key: str) -> None:
     async def main() -> None:
-        async with SessionLock(url, lock_timeout=1) as lock, SessionLock(url) as other:
+        async with SessionLock(url, lock_timeout=3) as lock, SessionLock(url) as other:
             async with lock.acquire(session_key) as held:
                 assert held
-                ends = time.monotonic() + 2.5
+                ends = time.monotonic() + 4
                 while time.monotonic() < ends:
                     async with other.acquire(session_key, 0) as second:
                         assert not second
@@ -312,7 +310,7 @@ def test_a_forced_release_is_told_to_the_holder_and_put_on_record(
     async def main() -> None:
         async with SessionLock(url) as lock:
             assert not await lock.force_release(session_key)
-            fence = await member.ask_async("acquire", session_key, 0)
+            fence = await member.take_for_long(session_key)
             caplog.clear()
             with caplog.at_level(logging.WARNING, "holdfast"):
                 assert await lock.force_release(session_key, by="ada", reason="stuck since noon")

@@ -5,6 +5,8 @@ import sys
 
 import pytest
 
+from holdfast.testing import PATIENCE
+
 SCRIPT = """
 import os
 import threading
@@ -40,12 +42,12 @@ os.wait()
 )
 def test_no_mutex_stays_shut_in_a_child(url: str, mutex: str, tmp_path: object) -> None:
     script = SCRIPT.format(url=url.format(tmp=tmp_path), mutex=mutex)
-    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=10)
+    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert outcome.stdout == "child worked", outcome.stderr
 
 
 def test_nothing_is_said_when_the_interpreter_ends() -> None:
     """Also of what goes last of all, when half of the library is gone."""
     script = "import builtins, holdfast.engines.memory as memory; builtins.last = memory._spaces"
-    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=20)
+    outcome = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=PATIENCE)
     assert outcome.stderr == ""

@@ -10,7 +10,7 @@ from typing import Final
 from sqlalchemy import delete, select, text
 
 from ..errors import LockError
-from . import effects, transcript
+from . import effects, inbox, transcript
 from .database import Database, is_unavailable
 from .processing import Processor
 from .tables import Agent, DeferredStop, Event
@@ -88,4 +88,5 @@ class DeferredStops:
                 if row is None or command is None or command.id != row.command_id:
                     return  # somebody has completed it meanwhile
                 event = (await db.execute(select(Event).where(Event.id == row.event_id))).scalar_one()
-                event.effect = f"deferred, then {await effects.conclude(ledger, event, last.said)}"
+                # Marked anew, so that those who follow along are told.
+                inbox.mark_done(event, f"deferred, then {await effects.conclude(ledger, event, last.said)}")

@@ -13,6 +13,7 @@ from sqlalchemy import text
 from ..errors import LockError
 from .database import CHANNEL, Database, is_unavailable
 from .deferred import DeferredStops
+from .interrupts import Interrupts
 from .pause import set_within
 from .processing import Processor
 
@@ -34,6 +35,7 @@ class Drainer:
         database: Database,
         processor: Processor,
         deferred: DeferredStops,
+        interrupts: Interrupts,
         *,
         interval: float = 2.0,
         hears: Mapping[str, Callable[[], None]] | None = None,
@@ -42,6 +44,7 @@ class Drainer:
         self._database = database
         self._processor = processor
         self._deferred = deferred
+        self._interrupts = interrupts
         self._interval = interval
         self._hears = hears or {}
         self._look_now = asyncio.Event()
@@ -96,7 +99,7 @@ class Drainer:
         while True:
             pause = self._interval
             try:
-                for agent_id in await self._left_behind(age):
+                for agent_id in await self._left_behind(age) | set(await self._interrupts.look()):
                     self.call(agent_id)
                 age = 1.0
                 due_in = await self._deferred.work_off()

@@ -15,11 +15,13 @@ from .ledger import Ledger
 from .machine import Actor, Intent, State
 from .outbox import Kind
 from .payload import label, storable
-from .tables import Event
+from .tables import Command, Event
 
 QUESTION_TOOLS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})
 _LONGEST_PROJECT: Final = 2000
 """Bytes. What is longer would not fit the index that keeps a folder from being two projects."""
+INTERRUPT: Final = "UserInterrupt"
+"""Not the client's: it tells nobody of an interrupt. Found in the transcript, and told like any other event."""
 SAME_PROMPT_WITHIN: Final = timedelta(seconds=5)
 
 Effect = Callable[[Ledger, Event, dict[str, Any]], Awaitable[str]]
@@ -73,10 +75,7 @@ async def _user_prompt_submit(ledger: Ledger, event: Event, payload: dict[str, A
     said, prompt_id = storable(payload.get("prompt")) or "", payload.get("prompt_id")
     command = await ledger.open_command()
     if words.is_interrupt(said):
-        if command is None:
-            return "interrupt: nothing was open"
-        await ledger.move(command, Actor.AGENT, Intent.END_OF_COMMAND)
-        return "interrupted"
+        return await _end_command(ledger, event, said, "interrupted")
     if words.is_from_the_system(said):
         return "kept: not the user's words"
     if command is not None and await ledger.said_just_before(command, said, event, SAME_PROMPT_WITHIN):
@@ -95,7 +94,8 @@ async def _user_prompt_submit(ledger: Ledger, event: Event, payload: dict[str, A
 
 async def _pre_tool_use(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
     if storable(payload.get("tool_name")) in QUESTION_TOOLS:
-        return await _ask(ledger, event, payload, "tool", words.question_of(payload.get("tool_input")))
+        call = storable(payload.get("tool_use_id"))
+        return await _ask(ledger, event, payload, "tool", words.question_of(payload.get("tool_input")), call)
     command = await ledger.open_command()
     if command is not None and command.stands is State.AWAITING_INPUT:
         return "kept: input is awaited"  # a call beside the one that waits
@@ -104,7 +104,8 @@ async def _pre_tool_use(ledger: Ledger, event: Event, payload: dict[str, Any]) -
 
 
 async def _permission_request(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
-    return await _ask(ledger, event, payload, "permission", f"permission to use {storable(payload.get('tool_name'))}")
+    asked = words.permission_asked(payload.get("tool_name"), payload.get("tool_input"))
+    return await _ask(ledger, event, payload, "permission", asked, await ledger.call_behind(event))
 
 
 async def _notification(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
@@ -116,14 +117,17 @@ async def _notification(ledger: Ledger, event: Event, payload: dict[str, Any]) -
     return await _ask(ledger, event, payload, "notification", payload.get("message"))
 
 
-async def _ask(ledger: Ledger, event: Event, payload: dict[str, Any], what: str, text: object) -> str:
+async def _ask(
+    ledger: Ledger, event: Event, payload: dict[str, Any], what: str, text: object, call: str | None = None
+) -> str:
     command = await ledger.open_command()
     waited_before = command is not None and command.stands is State.AWAITING_INPUT
+    waiting = command.waiting_calls if command is not None else frozenset[str]()
     command = await ledger.move(command, Actor.AGENT, Intent.QUESTION, prompt_id=payload.get("prompt_id"))
-    if waited_before and what != "tool":
-        return "still awaiting input"  # a permission and its notification are one question
+    if waited_before and (call is None or call in waiting):
+        return "still awaiting input"  # a question, the permission to ask it, and the notification are one
     command.waits_for = what
-    command.waits_for_tool_use = storable(payload.get("tool_use_id"))
+    command.waiting_calls = waiting | {call} if call is not None else frozenset()
     await ledger.add_turn(
         command,
         Actor.AGENT,
@@ -138,19 +142,75 @@ async def _ask(ledger: Ledger, event: Event, payload: dict[str, Any], what: str,
 
 
 async def _post_tool_use(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
+    """A call has ended, well or not: whatever the user was asked for it is answered."""
     command = await ledger.open_command()
-    tool_use = payload.get("tool_use_id")
+    tool_use = storable(payload.get("tool_use_id"))
     resumed = False
     if command is not None and command.stands is State.AWAITING_INPUT:
-        if command.waits_for_tool_use not in (None, tool_use):
-            return "kept: input is awaited"  # a call beside the one that waits
-        await ledger.move(command, Actor.USER, Intent.ANSWER)
+        if not await _answered(ledger, command, frozenset({tool_use}) if tool_use else frozenset()):
+            return "kept: input is awaited"
         resumed = True
     command = await ledger.move(command, Actor.AGENT, Intent.PROGRESS, prompt_id=payload.get("prompt_id"))
     source = f"tool:{tool_use}" if tool_use is not None else f"event:{event.number}"
     tool = payload.get("tool_name")
     await ledger.add_turn(command, Actor.AGENT, Intent.PROGRESS, source=source, event=event, tool_name=tool)
     return "resumed" if resumed else "progress"
+
+
+async def _post_tool_batch(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
+    """All calls of one message have ended. Of one that was refused nothing else tells."""
+    command = await ledger.open_command()
+    if command is None or command.stands is not State.AWAITING_INPUT:
+        return "kept: no input is awaited"
+    calls = payload.get("tool_calls")
+    ended = frozenset(
+        id_
+        for call in (calls if isinstance(calls, list) else [])
+        if isinstance(call, dict) and (id_ := storable(call.get("tool_use_id")))
+    )
+    if payload.get("agent_id") is not None and not command.waiting_calls & ended:
+        return "kept: a subagent's"
+    return "resumed" if await _answered(ledger, command, ended) else "kept: input is awaited"
+
+
+async def _answered(ledger: Ledger, command: Command, ended: frozenset[str]) -> bool:
+    """These calls wait no more. Whether that was all the command waited for; if so it goes on."""
+    if command.waiting_calls:
+        command.waiting_calls = left = command.waiting_calls - ended
+        if left:
+            return False  # beside these, another one waits
+    await ledger.move(command, Actor.USER, Intent.ANSWER)
+    return True
+
+
+async def _stop_failure(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
+    """The agent could not go on: its service refused. It comes instead of a stop."""
+    if payload.get("agent_id") is not None:
+        return "kept: a subagent's"
+    said = storable(payload.get("last_assistant_message")) or storable(payload.get("error"))
+    command = await ledger.open_command()
+    effect = await _end_command(ledger, event, said, "failed")
+    if command is not None:
+        await ledger.tell(Kind.COMPLETE, command, event, said)
+    return effect
+
+
+async def _user_interrupt(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
+    command = await ledger.open_command()
+    prompt_id = storable(payload.get("prompt_id"))
+    if command is not None and (prompt_id is None or not await ledger.heard(command, prompt_id)):
+        return "kept: of an earlier command"
+    return await _end_command(ledger, event, storable(payload.get("text")), "interrupted")
+
+
+async def _end_command(ledger: Ledger, event: Event, said: str | None, effect: str) -> str:
+    command = await ledger.open_command()
+    if command is None:
+        return "kept: nothing is open"
+    end = Intent.END_OF_COMMAND
+    await ledger.move(command, Actor.AGENT, end)
+    await ledger.add_turn(command, Actor.AGENT, end, source=f"event:{event.number}", event=event, text=said)
+    return effect
 
 
 async def _stop(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
@@ -176,7 +236,7 @@ async def conclude(ledger: Ledger, event: Event, said: str | None, *, prompt_id:
     intent = Intent.QUESTION if asks else Intent.COMPLETION
     command = await ledger.move(command, Actor.AGENT, intent, prompt_id=prompt_id)
     if asks:
-        command.waits_for, command.waits_for_tool_use = "prompt", None
+        command.waits_for, command.waiting_calls = "prompt", frozenset()
     await ledger.add_turn(command, Actor.AGENT, intent, source=f"event:{event.number}", event=event, text=said)
     await ledger.tell(Kind.AWAITING_INPUT if asks else Kind.COMPLETE, command, event, said)
     return "asked" if asks else "completed"
@@ -205,7 +265,11 @@ EFFECTS: Final = MappingProxyType[str, Effect](
         "PermissionRequest": _permission_request,
         "Notification": _notification,
         "PostToolUse": _post_tool_use,
+        "PostToolUseFailure": _post_tool_use,
+        "PostToolBatch": _post_tool_batch,
         "Stop": _stop,
+        "StopFailure": _stop_failure,
+        INTERRUPT: _user_interrupt,
         "SessionEnd": _session_end,
     }
 )

@@ -20,6 +20,8 @@ from .tables import Agent, Command, DeferredStop, Event, Outbox, Project, Turn
 _LONGEST_MESSAGE: Final = 300
 """Characters of what the agent said: enough to know whether to go and look."""
 
+_MOST_CALLS_AT_ONCE: Final = 20
+
 
 class Ledger:
     """Everything is read in this transaction, under the agent's lock: nothing from before it is used."""
@@ -70,8 +72,9 @@ class Ledger:
         return command
 
     def _set_state(self, command: Command, state: State) -> None:
-        command.state = state
-        command.changed_at = self.now
+        if command.state != state:  # each step of a long work is none: one wants to see since when it lasts
+            command.state = state
+            command.changed_at = self.now
         command.completed_at = self.now if state is State.COMPLETE else None
         if state is not State.AWAITING_INPUT:
             command.waits_for = command.waits_for_tool_use = None
@@ -123,6 +126,26 @@ class Ledger:
         )
         last = (await self._db.execute(query)).one_or_none()
         return last is not None and last[0] == text and event.received_at - last[1] < within
+
+    async def heard(self, command: Command, prompt_id: str) -> bool:
+        """Whether this prompt belongs to this command: opened it, or answered a question of it."""
+        said = select(Turn.id).where(Turn.command_id == command.id, Turn.source == f"prompt:{prompt_id}")
+        return command.prompt_id == prompt_id or (await self._db.execute(said)).scalar_one_or_none() is not None
+
+    async def call_behind(self, request: Event) -> str | None:
+        """The tool call that a permission is asked for. The client does not name it: it is the last one like it."""
+        recent = (
+            select(Event.payload)
+            .where(Event.agent_id == self.agent.id, Event.name == "PreToolUse", Event.number < request.number)
+            .order_by(Event.number.desc())
+            .limit(_MOST_CALLS_AT_ONCE)
+        )
+        same = ("tool_name", "tool_input", "agent_id")
+        for call in (await self._db.execute(recent)).scalars():
+            id_ = storable(call.get("tool_use_id"))
+            if id_ and all(call.get(field) == request.payload.get(field) for field in same):
+                return id_
+        return None
 
     async def project(self, path: str) -> int:
         """The project of a folder, made if need be. Agents of one project may come here at once."""

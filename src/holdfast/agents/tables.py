@@ -80,6 +80,15 @@ class Command(Base):
     def stands(self) -> State:
         return State(self.state)
 
+    @property
+    def waiting_calls(self) -> frozenset[str]:
+        """The tool calls that wait for the user: several can at once. None: it is not known which."""
+        return frozenset((self.waits_for_tool_use or "").split())  # ids have no spaces in them
+
+    @waiting_calls.setter
+    def waiting_calls(self, calls: frozenset[str]) -> None:
+        self.waits_for_tool_use = " ".join(sorted(calls)) or None
+
 
 class Event(Base):
     """One event as the client reported it: the durable inbox."""

@@ -14,8 +14,11 @@ from typing import Any, Final, NamedTuple
 
 from ..errors import LockError
 from .payload import label
+from .words import is_interrupt
 
 MOST_BYTES: Final = 4 * 2**20
+END_BYTES: Final = 2**18
+"""For what must be at the very end."""
 
 
 class Refused(LockError, ValueError):
@@ -34,7 +37,7 @@ class LastEntry(NamedTuple):
 
 def last_entry(path: str, root: Path) -> LastEntry:
     """Raises ``Refused``, or ``OSError`` if it is not there."""
-    for line in reversed(_last_lines(path, root)):
+    for line in reversed(_last_lines(path, root, MOST_BYTES)):
         entry = _entry(line)
         if entry is None or entry.get("isSidechain") or entry.get("type") not in ("user", "assistant"):
             continue
@@ -47,6 +50,35 @@ def last_entry(path: str, root: Path) -> LastEntry:
             git_branch=label(entry.get("gitBranch")),
         )
     return LastEntry()
+
+
+class Interrupt(NamedTuple):
+    id: str
+    prompt_id: str
+    text: str
+
+
+def interrupt_at_the_end(path: str, root: Path) -> Interrupt | None:
+    """The user's interrupt, if nothing was said after it. Raises as ``last_entry`` does."""
+    for line in reversed(_last_lines(path, root, END_BYTES)):
+        entry = _entry(line)
+        if entry is None or entry.get("isSidechain") or entry.get("type") not in ("user", "assistant"):
+            continue
+        text, id_, prompt_id = _text_of(entry), entry.get("uuid"), entry.get("promptId")
+        if entry["type"] == "user" and text and is_interrupt(text) and isinstance(id_, str):
+            return Interrupt(id_, prompt_id, text) if isinstance(prompt_id, str) else None
+        return None
+    return None
+
+
+def state_of(path: str, root: Path) -> tuple[int, int]:
+    """Changes whenever the file does. Raises as ``last_entry`` does."""
+    file = _open_inside(path, root)
+    try:
+        now = os.fstat(file)
+    finally:
+        os.close(file)
+    return now.st_mtime_ns, now.st_size
 
 
 def _text_of(entry: dict[str, Any]) -> str | None:
@@ -67,12 +99,12 @@ def _entry(line: bytes) -> dict[str, Any] | None:
     return entry if isinstance(entry, dict) else None
 
 
-def _last_lines(path: str, root: Path) -> list[bytes]:
+def _last_lines(path: str, root: Path, most: int) -> list[bytes]:
     file = _open_inside(path, root)
     try:
         size = os.fstat(file).st_size
-        begin = max(0, size - MOST_BYTES)
-        lines = os.pread(file, MOST_BYTES, begin).split(b"\n")
+        begin = max(0, size - most)
+        lines = os.pread(file, most, begin).split(b"\n")
     finally:
         os.close(file)
     return lines[1:] if begin else lines

@@ -17,7 +17,9 @@ _AGENTS: Final = """
             else c.state end as state,
         c.id as command_id, c.state as command_state, c.opened_at, c.changed_at, c.completed_at, c.waits_for,
         (select t.text from holdfast.turn t where t.command_id = c.id and t.intent = 'COMMAND' order by t.id limit 1)
-            as prompt
+            as prompt,
+        (select right(t.text, 2000) from holdfast.turn t where t.command_id = c.id and t.actor = 'AGENT'
+            and t.intent in ('QUESTION', 'COMPLETION', 'END_OF_COMMAND') order by t.id desc limit 1) as said
     from holdfast.agent a
     left join holdfast.project p on p.id = a.project_id
     left join lateral (select * from holdfast.command c where c.agent_id = a.id order by c.id desc limit 1) c on true
@@ -140,6 +142,7 @@ def _agent(row: dict[str, Any]) -> dict[str, Any]:
             "id": row["command_id"],
             "state": row["command_state"],
             "prompt": row["prompt"],
+            "said": row["said"],
             "waits_for": row["waits_for"],
             "opened_at": row["opened_at"],
             "changed_at": row["changed_at"],
@@ -154,6 +157,7 @@ def _agent(row: dict[str, Any]) -> dict[str, Any]:
         "id": row["id"],
         "session_id": row["session_id"],
         "state": row["state"],
+        "since": row["ended_at"] or row["completed_at"] or row["changed_at"] or row["first_seen_at"],
         "command": command,
         **{name: row[name] for name in seen},
         "context": {name: row[name] for name in context},

@@ -42,6 +42,21 @@ def asks(text: str) -> bool:
     return last.rstrip("*_\"')»” ").endswith(("?", "?"))
 
 
+# Where a tool's input says what it is about; the first that is there.
+_SUBJECTS: Final = ("command", "file_path", "notebook_path", "path", "url", "query", "pattern", "description")
+_LONGEST_SUBJECT: Final = 500
+
+
+def permission_asked(tool_name: object, tool_input: object) -> str:
+    """What a permission is asked for, so that one can tell without looking at the terminal."""
+    asked = f"permission to use {storable(tool_name) or 'a tool'}"
+    given = tool_input if isinstance(tool_input, dict) else {}
+    subject = next((text for name in _SUBJECTS if (text := storable(given.get(name)))), None)
+    if subject is None:
+        return asked
+    return f"{asked}: {subject if len(subject) <= _LONGEST_SUBJECT else subject[:_LONGEST_SUBJECT] + ' …'}"
+
+
 def question_of(tool_input: object) -> str | None:
     """What a question tool asks."""
     if not isinstance(tool_input, dict):

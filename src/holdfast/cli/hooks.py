@@ -19,6 +19,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     install = actions.add_parser("install", help="put them in; what is there of others stays")
     install.add_argument("--url", default=DEFAULT_URL, help=f"where the server is (default {DEFAULT_URL})")
+    install.add_argument(
+        "--by-command", action="store_true", help="every event, not by HTTP: what the server does not take is kept"
+    )
     uninstall = actions.add_parser("uninstall", help="take out what install has put in")
     status = actions.add_parser("status", help="say whether they are in; 1 if not")
     for action in (install, uninstall, status):
@@ -28,7 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(given: argparse.Namespace) -> int:
     path = settings_path(given.project)
     if given.action == "install":
-        return _install(path, given.url)
+        return _install(path, given.url, by_command=given.by_command)
     return _uninstall(path) if given.action == "uninstall" else _status(path)
 
 
@@ -38,14 +41,15 @@ def settings_path(project: str | None) -> Path:
     return Path(project).resolve() / ".claude" / "settings.local.json"
 
 
-def _install(path: Path, url: str) -> int:
+def _install(path: Path, url: str, *, by_command: bool) -> int:
     file = SettingsFile(path)
-    token = None if may_be_committed(file.path) else token_in(data_dir() / "hook-token")
+    public = may_be_committed(file.path)
+    token = None if public or by_command else token_in(data_dir() / "hook-token")
     changed = file.change(
         lambda before: entries.installed(before, url=url, token=token, shim=shim_command()), private=token is not None
     )
     print(f"hooks {'installed' if changed else 'are installed already'}: {file.path} → {url}")
-    if token is None:
+    if public:
         print("git may see this file, so no token is in it: every event goes by the command `holdfast hook`")
     return 0
 
@@ -63,10 +67,10 @@ def _uninstall(path: Path) -> int:
 def _status(path: Path) -> int:
     file = SettingsFile(path)
     there = entries.found(file.read())
-    for event in entries.ROUTES:
+    for event in entries.EVENTS:
         print(f"{event:<18} {there.get(event, '–')}")
-    missing = entries.ROUTES.keys() - there.keys()
-    print(f"{file.path}: {'installed' if not missing else f'{len(missing)} of {len(entries.ROUTES)} missing'}")
+    missing = set(entries.EVENTS) - there.keys()
+    print(f"{file.path}: {'installed' if not missing else f'{len(missing)} of {len(entries.EVENTS)} missing'}")
     return 1 if missing else 0
 
 

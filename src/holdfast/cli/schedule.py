@@ -9,7 +9,7 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from importlib import import_module
@@ -19,7 +19,7 @@ from ..errors import InvalidOption
 from .db import URL_VARIABLE
 
 if TYPE_CHECKING:
-    from ..scheduler import ScheduledAction, Scheduler
+    from ..scheduler import ScheduledAction, ScheduledRun, Scheduler
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -42,6 +42,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         if name == "runs":
             one.add_argument("--limit", type=int, default=20)
             one.add_argument("--json", action="store_true", help="one JSON object on each line, with all fields")
+        if name == "trigger":
+            one.add_argument("--payload", metavar="JSON", help="what its run is given")
+    fire = actions.add_parser("fire", parents=[common], help="run what waits for an event; 1 if nothing begins")
+    fire.add_argument("event")
+    fire.add_argument("--payload", metavar="JSON", help="what the runs are given")
     _add_worker(actions.add_parser("worker", parents=[common], help="run actions until it is told to stop"))
 
 
@@ -107,9 +112,9 @@ async def _answer(scheduler: Scheduler, given: argparse.Namespace) -> int:
             runs = await scheduler.runs(given.id, limit=given.limit)
             _show(runs, ("id", "scheduled_for", "trigger", "state", "attempt", "duration_seconds", "error"), given.json)
         case "trigger":
-            triggered = await scheduler.trigger(given.id)
-            print(f"run {triggered.id}: {triggered.error or triggered.state}")
-            return 1 if triggered.state.final else 0
+            return _begun([await scheduler.trigger(given.id, _json("payload", given.payload))])
+        case "fire":
+            return _begun(await scheduler.fire(given.event, _json("payload", given.payload)))
         case "rm":
             await scheduler.remove(given.id)
         case "pause" | "resume":
@@ -119,18 +124,33 @@ async def _answer(scheduler: Scheduler, given: argparse.Namespace) -> int:
 
 def _action_of(given: argparse.Namespace) -> ScheduledAction:
     from ..scheduler import InvalidField, ScheduledAction
+    from ..scheduler.actions import GIVEN_FIELDS
 
-    try:
-        config = json.loads(given.config)
-    except ValueError as error:
-        raise InvalidField("action_config", f"is not JSON: {error}") from None
-    fields = {name: value for name, value in vars(given).items() if name in ScheduledAction.__dataclass_fields__}
+    config = _json("action_config", given.config)
+    if not isinstance(config, dict):
+        raise InvalidField("action_config", "give an object")
+    fields = {name: value for name, value in vars(given).items() if name in GIVEN_FIELDS}
     said = {name: value for name, value in fields.items() if value is not None}
     kinds = {"cron_expression": "cron", "interval_seconds": "interval", "run_at": "once"}
     kind: Any = next((kind for name, kind in kinds.items() if name in said), "event")
     if given.task:
         config = {**config, "task": given.task}
     return ScheduledAction(**said, schedule_type=kind, action_config=config)
+
+
+def _json(field: str, text: str | None) -> Any:
+    from ..scheduler import InvalidField
+
+    try:
+        return None if text is None else json.loads(text)
+    except ValueError as error:
+        raise InvalidField(field, f"is not JSON: {error}") from None
+
+
+def _begun(runs: Sequence[ScheduledRun]) -> int:
+    for run in runs:
+        print(f"run {run.id} of action {run.action_id}: {run.error or run.state}")
+    return 0 if any(not run.state.final for run in runs) else 1
 
 
 def _show(records: Iterable[Any], columns: tuple[str, ...], as_json: bool) -> None:

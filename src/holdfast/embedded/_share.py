@@ -26,8 +26,8 @@ from ._error import EmbeddedError
 _POLL = 0.01  # flock() knows no timeout, so waiting with a deadline means asking again
 
 
-class Deadline:
-    """The moment at which waiting ends, with the words for saying so."""
+class Patience:
+    """How long is waited, over several waits; and the words for saying that it was too long."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds

@@ -14,7 +14,7 @@ from typing import Self
 from ._error import EmbeddedError
 from ._home import Home, open_home
 from ._recipe import Order, Recipe
-from ._share import Deadline, LockFile
+from ._share import LockFile, Patience
 
 _log = logging.getLogger("holdfast.embedded")
 
@@ -63,37 +63,37 @@ class Server:
 def start(recipe: Recipe, data_dir: str | os.PathLike[str], options: Mapping[str, str], wait: float) -> Server:
     """Join the server in `data_dir`, or start it, within `wait` seconds."""
     recipe.socket_name(options)  # refuse impossible options before anything is made
-    deadline = Deadline(wait)
+    patience = Patience(wait)
     home = open_home(data_dir, recipe.name, recipe.accounts)
     users = home.lock("users")
     try:
         with home.lock("start") as starting:
-            deadline.wait_for(starting.try_exclusive, f"another process is still starting {recipe.name} in {home.path}")
+            patience.wait_for(starting.try_exclusive, f"another process is still starting {recipe.name} in {home.path}")
             # Our share comes before the look at the keeper: from here on a running keeper will not stop.
-            deadline.wait_for(users.try_shared, f"the last {recipe.name} in {home.path} is still stopping")
+            patience.wait_for(users.try_shared, f"the last {recipe.name} in {home.path} is still stopping")
             with home.lock("keeper") as keeper, home.lock("server") as server:
-                if not _running(recipe, home, keeper, deadline):
+                if not _running(recipe, home, keeper, patience):
                     # Processes of a killed server may still be on their way out: two at once would ruin the data.
-                    deadline.wait_for(server.try_exclusive, f"a killed {recipe.name} in {home.path} is still ending")
-                    _launch(recipe, home, options, keeper, server, deadline)
+                    patience.wait_for(server.try_exclusive, f"a killed {recipe.name} in {home.path} is still ending")
+                    _launch(recipe, home, options, keeper, server, patience)
         return Server(recipe.url(home.socket()), home.path.parent, home, users)
     except BaseException:
         users.close()
         raise
 
 
-def _running(recipe: Recipe, home: Home, keeper: LockFile, deadline: Deadline) -> bool:
+def _running(recipe: Recipe, home: Home, keeper: LockFile, patience: Patience) -> bool:
     """Whether a kept server answers. If not, `keeper` is ours and no keeper lives."""
     while not keeper.try_exclusive():
-        if recipe.answers(home.socket(), min(deadline.left(), _PROBE_PATIENCE)):
+        if recipe.answers(home.socket(), min(patience.left(), _PROBE_PATIENCE)):
             return True
         # Its server was killed and the keeper is about to notice, or it hangs.
-        deadline.pause(f"the {recipe.name} in {home.path} runs but does not answer", home.log_tail)
+        patience.pause(f"the {recipe.name} in {home.path} runs but does not answer", home.log_tail)
     return False
 
 
 def _launch(
-    recipe: Recipe, home: Home, options: Mapping[str, str], keeper: LockFile, server: LockFile, deadline: Deadline
+    recipe: Recipe, home: Home, options: Mapping[str, str], keeper: LockFile, server: LockFile, patience: Patience
 ) -> None:
     began = time.monotonic()
     _log.info("starting %s in %s", recipe.name, home.path)
@@ -116,7 +116,7 @@ def _launch(
             _spawn_keeper(order, log)
         os.close(report)
         report = -1
-        _await_ready(recipe, home, listen, deadline)
+        _await_ready(recipe, home, listen, patience)
     finally:
         for fd in (listen, report, log):
             if fd >= 0:
@@ -142,14 +142,14 @@ def _spawn_keeper(order: Order, log: int) -> None:
     )
 
 
-def _await_ready(recipe: Recipe, home: Home, listen: int, deadline: Deadline) -> None:
+def _await_ready(recipe: Recipe, home: Home, listen: int, patience: Patience) -> None:
     """Follow the keeper's report: lines `info …`, then `ready` or `failed …`; an early end means it died."""
     poll = select.poll()
     poll.register(listen, select.POLLIN)
     received = b""
     while True:
-        if not poll.poll(deadline.left() * 1000):
-            deadline.pause(f"{recipe.name} in {home.path} did not get ready", home.log_tail)
+        if not poll.poll(patience.left() * 1000):
+            patience.pause(f"{recipe.name} in {home.path} did not get ready", home.log_tail)
             continue
         chunk = os.read(listen, 65536)
         *lines, received = (received + chunk).split(b"\n")
@@ -165,9 +165,9 @@ def _await_ready(recipe: Recipe, home: Home, listen: int, deadline: Deadline) ->
 
 
 def _wait_until_stopped(home: Home) -> None:
-    deadline, handover = Deadline(_STOP_PATIENCE), Deadline(_HANDOVER)
+    patience, handover = Patience(_STOP_PATIENCE), Patience(_HANDOVER)
     with home.lock("keeper") as keeper, home.lock("users") as users:
-        while deadline.left() and not keeper.try_shared():
+        while patience.left() and not keeper.try_shared():
             # A stopping keeper holds `users` exclusively. If it can be shared, somebody joined right after us.
             # Not asked at once: that would look like a user to a keeper that is just about to take it.
             if not handover.left() and users.try_shared():

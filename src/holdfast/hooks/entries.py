@@ -18,9 +18,12 @@ ROUTES: Final = {
     "PostToolUse": "post-tool-use",
     "PermissionRequest": "permission-request",
 }
+WITHOUT_ROUTE: Final = ("PostToolUseFailure", "PostToolBatch", "StopFailure")
+"""Without these nobody would tell that a call failed, was refused, or that the agent's service did not answer."""
+EVENTS: Final = (*ROUTES, *WITHOUT_ROUTE)
 COMMAND_ONLY: Final = frozenset({"SessionStart"})
 """The client takes no HTTP hook for these."""
-MATCHED: Final = frozenset({"PreToolUse", "PostToolUse", "PermissionRequest"})
+MATCHED: Final = frozenset({"PreToolUse", "PostToolUse", "PostToolUseFailure", "PermissionRequest"})
 """Events of tools: a matcher says which."""
 
 MARK_HEADER: Final = "Holdfast-Hook"
@@ -35,11 +38,12 @@ def installed(settings: Settings, *, url: str, token: str | None, shim: str) -> 
     """The settings with our hooks in them. Without a token none is written: then every event goes by the shim."""
     new = removed(settings)
     hooks = dict(new.get("hooks") or {})
-    for event, route in ROUTES.items():
+    for event in EVENTS:
         if token is None or event in COMMAND_ONLY:
             hook = _command(shim, url)
         else:
-            hook = _http(f"{url.rstrip('/')}/hook/{route}", token)
+            route = f"hook/{ROUTES[event]}" if event in ROUTES else "hook"
+            hook = _http(f"{url.rstrip('/')}/{route}", token)
         entry = {"matcher": "*", "hooks": [hook]} if event in MATCHED else {"hooks": [hook]}
         hooks[event] = [*hooks.get(event, []), entry]
     return {**new, "hooks": hooks}

@@ -5,9 +5,11 @@ delivered by the next call, or by the server when it is back.
 """
 
 import os
+import select
 import signal
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import Final
@@ -24,6 +26,41 @@ _NEVER: Final = frozenset({400, 413, 415, 422})
 
 class OutOfTime(BaseException):
     """Not an Exception: nothing on the way may take it for a fault of its own."""
+
+
+class Limit:
+    """When it is over, the wait for the server ends, and nothing else: an event that was read is always kept."""
+
+    def __init__(self, seconds: float) -> None:
+        self._at = time.monotonic() + seconds
+        self._waiting = False
+        signal.signal(signal.SIGALRM, self._over)
+
+    @property
+    def left(self) -> float:
+        return max(0.0, self._at - time.monotonic())
+
+    def keep(self, wait: Callable[[], None]) -> None:
+        """Waits, for what is left of the time."""
+        left = self.left
+        if not left:
+            return
+        try:
+            try:
+                self._waiting = True
+                signal.setitimer(signal.ITIMER_REAL, left)
+                wait()
+            finally:
+                self._waiting = False
+        except OutOfTime:
+            pass
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0)  # at the end of Python, an alarm would kill
+
+    def _over(self, number: int, frame: FrameType | None) -> None:
+        if self._waiting:  # not when the alarm comes late, amid something that is to be done
+            self._waiting = False
+            raise OutOfTime("the server did not answer in time")
 
 
 class Server:
@@ -79,16 +116,14 @@ class Server:
 def main(arguments: Sequence[str]) -> int:
     """Always 0: what is wrong here must not be the agent's trouble."""
     try:
-        signal.signal(signal.SIGALRM, _out_of_time)
-        signal.setitimer(signal.ITIMER_REAL, SECONDS)
-        _hand_over(*_options(arguments))
+        _hand_over(*_options(arguments), Limit(SECONDS))
     except (Exception, OutOfTime) as error:
         print(f"holdfast hook: {type(error).__name__}: {error}", file=sys.stderr)
     return 0
 
 
-def _hand_over(url: str, data: Path) -> None:
-    body = sys.stdin.buffer.read(MOST_BYTES + 1)
+def _hand_over(url: str, data: Path, limit: Limit) -> None:
+    body = _read(limit)
     if not body.strip() or len(body) > MOST_BYTES:
         return
     delivery_id = os.urandom(16).hex()
@@ -96,17 +131,32 @@ def _hand_over(url: str, data: Path) -> None:
     server = Server(url, data, SECONDS)
     if not spool.empty:  # behind those that wait, or the order is lost
         spool.add(delivery_id, body)
-        spool.deliver(lambda each, kept: server.send(each, kept, late=each != delivery_id))
+        limit.keep(lambda: spool.deliver(lambda each, kept: server.send(each, kept, late=each != delivery_id)))
         return
-    try:
+    outcome = Delivery.FAILED  # or not known: delivered again, it is recognised by its id
+
+    def send() -> None:
+        nonlocal outcome
         outcome = server.send(delivery_id, body)
-    except OutOfTime:
-        outcome = Delivery.FAILED  # not known, rather: delivered again, it is recognised by its id
-    signal.setitimer(signal.ITIMER_REAL, 0)
+
+    limit.keep(send)
     if outcome is Delivery.FAILED:
         spool.add(delivery_id, body)
     elif server.decision:
         sys.stdout.buffer.write(server.decision)
+
+
+def _read(limit: Limit) -> bytes:
+    """All of the standard input. What is there is read, however late it is: else an event would be lost."""
+    body = bytearray()
+    while len(body) <= MOST_BYTES:
+        if not select.select([0], [], [], limit.left)[0]:
+            raise OutOfTime("the standard input has no end")
+        part = os.read(0, MOST_BYTES)
+        if not part:
+            break
+        body += part
+    return bytes(body)
 
 
 def _options(arguments: Sequence[str]) -> tuple[str, Path]:
@@ -117,7 +167,3 @@ def _options(arguments: Sequence[str]) -> tuple[str, Path]:
         elif name == "--data-dir":
             data = Path(value)
     return url, data
-
-
-def _out_of_time(number: int, frame: FrameType | None) -> None:
-    raise OutOfTime("the server did not answer in time")

@@ -7,10 +7,11 @@ from . import needs  # noqa: F401  first: it says what is missing
 from .actions import RunState, ScheduledAction, ScheduledRun
 from .agenda import NoSuchAction, NotNow
 from .checks import InvalidField
+from .counts import Health, Statistics
 from .dispatchers import ACTION_DISPATCHERS, NOTIFICATION_CHANNELS, register_task
 from .dispatchers.tasks import limit_tasks_to
 from .execution import ClaimLost, Execution
-from .scheduler import SCHEDULER_LOCK_NAMESPACE, Health, Scheduler, Statistics, get_scheduler
+from .scheduler import SCHEDULER_LOCK_NAMESPACE, Scheduler, get_scheduler
 
 __all__ = [
     "Scheduler",

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, Final, Literal
+from typing import Any, ClassVar, Final, Literal
 
 ScheduleType = Literal["cron", "interval", "once", "event"]
 Misfire = Literal["skip", "run_once", "run_all"]
@@ -33,22 +33,31 @@ class RunState(StrEnum):
 class ScheduledAction:
     """Something to do, and when. Checked when it is given to a scheduler, not when it is made."""
 
+    # For the API, whose models are made of these fields: what stands below each describes it there, too.
+    __pydantic_config__: ClassVar[dict[str, Any]] = {"use_attribute_docstrings": True}
+
     action_type: str
     """Which of the dispatchers does it."""
     action_config: dict[str, Any] = field(default_factory=dict)
+    """What that dispatcher is told."""
     name: str = ""
     id: int | None = None
 
     schedule_type: ScheduleType = "event"
     """``event``: when its event is fired, or it is triggered by hand."""
     cron_expression: str | None = None
+    """Five fields, or six with seconds first."""
     timezone: str = "UTC"
+    """By whose clocks its cron expression goes, such as ``Europe/Berlin``."""
     interval_seconds: float | None = None
     run_at: datetime | None = None
+    """When a ``once`` is to run."""
     event: str | None = None
+    """The name of an event that has it run, beside its schedule."""
     start_at: datetime | None = None
     end_at: datetime | None = None
     max_executions: int | None = None
+    """How many runs it may have in all, by its schedule, by hand and for events."""
 
     allow_concurrent: bool = False
     """Whether a run may begin before the last one has ended, its retries included."""
@@ -57,9 +66,12 @@ class ScheduledAction:
     ``run_all`` (oldest first, the newest ``misfire_limit`` of them)."""
     misfire_limit: int = 10
     misfire_grace_seconds: float = 60.0
+    """How late an occurrence may begin before it counts as missed."""
     jitter_seconds: float = 0.0
+    """By how much each occurrence is put off, at most."""
     timeout_seconds: float | None = None
     max_retries: int = 0
+    """How many attempts there may be after the first has failed."""
     retry_delay_seconds: float = 10.0
     recovery: Recovery = "at_most_once"
     """What becomes of a run whose instance died in it."""
@@ -73,10 +85,14 @@ class ScheduledAction:
     updated_at: datetime | None = None
 
 
-OWN_FIELDS: Final = frozenset(
+_OWN: Final = frozenset(
     ("id", "execution_count", "next_occurrence", "next_run_at", "last_run_at", "created_at", "updated_at")
 )
 """Fields that the scheduler fills in; callers do not."""
+
+GIVEN_FIELDS: Final = frozenset(field.name for field in fields(ScheduledAction)) - _OWN
+CHANGEABLE: Final = GIVEN_FIELDS - {"status"}
+"""Fields that a change may name. The status changes by pausing and resuming."""
 
 
 @dataclass(kw_only=True)

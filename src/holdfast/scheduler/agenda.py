@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypeVar
 
 from ..errors import LockError
-from .actions import OWN_FIELDS, ScheduledAction, ScheduledRun
+from .actions import CHANGEABLE, ScheduledAction, ScheduledRun
 from .attempt import Handler
-from .checks import InvalidField, checked, checked_json
+from .checks import InvalidField, checked, checked_json, checked_text
 from .planning import scheduled_anew
 from .store import Store
 
@@ -21,7 +21,6 @@ _WHEN: Final = frozenset(
 )
 """Fields from which the next occurrence follows."""
 
-_CHANGEABLE: Final = frozenset(field.name for field in fields(ScheduledAction)) - OWN_FIELDS - {"status"}
 _PAGE: Final = 1000
 
 
@@ -40,6 +39,8 @@ class Agenda:
 
     async def add(self, action: ScheduledAction) -> ScheduledAction:
         """Stores it; every instance hears of it. ``ValueError`` if a field cannot be used."""
+        if action.status == "finished":
+            raise InvalidField("status", "an action begins active or paused")
         now = await self._store.now()
         made = replace(
             checked(action, now, self._dispatchers), id=None, execution_count=0, last_run_at=None, created_at=now,
@@ -59,14 +60,15 @@ class Agenda:
     async def update(self, action_id: int, **changes: Any) -> ScheduledAction:
         """Changes these fields. If its schedule is among them, it goes on from now."""
         for name in changes:
-            if name not in _CHANGEABLE:
+            if name not in CHANGEABLE:
                 raise InvalidField(name, "cannot be changed")
 
         def change(before: ScheduledAction, now: datetime) -> ScheduledAction:
-            after = checked(replace(before, **changes), now, self._dispatchers)
-            after = replace(after, updated_at=now)
-            anew = (_WHEN | {"max_executions"}) & changes.keys() and after.status != "paused"
-            return scheduled_anew(after, now) if anew else after
+            after = replace(before, **changes, updated_at=now)
+            if not (_WHEN | {"max_executions"}) & changes.keys() or after.status == "paused":
+                return checked(after, now, self._dispatchers)
+            # Also one that had finished: it is checked as what it becomes.
+            return scheduled_anew(checked(replace(after, status="active"), now, self._dispatchers), now)
 
         return _found(action_id, await self._store.change(_id(action_id), change))
 
@@ -99,9 +101,13 @@ class Agenda:
         return _found(action_id, await self._store.trigger(_id(action_id), payload, _check_may_run))
 
     async def fire(self, event: str, payload: Any = None) -> Sequence[ScheduledRun]:
-        """A run of every active action that waits for this event; each ``skipped`` as in ``trigger``."""
-        if not isinstance(event, str) or not event:
+        """A run of every active action that waits for this event, from its start to its end.
+
+        By whichever instance takes it up; ``skipped`` as in ``trigger``.
+        """
+        if not event:
             raise InvalidField("event", "give its name")
+        checked_text("event", event)
         checked_json("payload", payload)
         return await self._store.fire(event, payload)
 

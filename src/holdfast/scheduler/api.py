@@ -15,61 +15,63 @@
 It checks no credentials: whoever may create actions can have any task called. Put the application's own in front.
 """
 
-from collections.abc import Callable, Coroutine, Sequence
-from datetime import datetime
-from typing import Annotated, Any, Final
+from collections.abc import Callable, Collection, Coroutine, Sequence
+from dataclasses import MISSING, fields
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias, get_type_hints
 
 from ..errors import BackendUnavailable, MissingExtra
-from .actions import Misfire, Recovery, ScheduledAction, ScheduledRun, ScheduleType, Status
+from .actions import CHANGEABLE, GIVEN_FIELDS, ScheduledAction, ScheduledRun, Status
 from .agenda import Agenda, NoSuchAction, NotNow
 from .checks import InvalidField
 
 try:
     from fastapi import APIRouter, Body, HTTPException, Path, Query, Request, Response
     from fastapi.routing import APIRoute
-    from pydantic import BaseModel, ConfigDict
+    from pydantic import BaseModel, Field, TypeAdapter, create_model
 except ImportError:
     raise MissingExtra("the scheduler's API needs fastapi: pip install fastapi") from None
 
 _Id = Annotated[int, Path(ge=1, le=2**31 - 1)]
+_Event = Annotated[str, Path(min_length=1, max_length=200)]
+_Payload = Annotated[Any, Body(embed=True)]
 _Limit = Annotated[int, Query(ge=1, le=1000)]
 _RunId = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
 
-class _Fields(BaseModel):
-    """Fields that are left out keep their defaults, or what they were."""
-
-    model_config = ConfigDict(extra="forbid")
-
-    name: str = ""
-    action_config: dict[str, Any] = {}
-    schedule_type: ScheduleType = "event"
-    cron_expression: str | None = None
-    timezone: str = "UTC"
-    interval_seconds: float | None = None
-    run_at: datetime | None = None
-    event: str | None = None
-    start_at: datetime | None = None
-    end_at: datetime | None = None
-    max_executions: int | None = None
-    allow_concurrent: bool = False
-    misfire: Misfire | None = None
-    misfire_limit: int = 10
-    misfire_grace_seconds: float = 60.0
-    jitter_seconds: float = 0.0
-    timeout_seconds: float | None = None
-    max_retries: int = 0
-    retry_delay_seconds: float = 10.0
-    recovery: Recovery = "at_most_once"
+def _given(names: Collection[str], *, all_optional: bool = False) -> dict[str, Any]:
+    """These fields of a ``ScheduledAction``, as it describes them: type, default, and what is said about each."""
+    types, described = get_type_hints(ScheduledAction), TypeAdapter(ScheduledAction).json_schema()["properties"]
+    given: dict[str, Any] = {}
+    for field in fields(ScheduledAction):
+        default: Any = ... if field.default is MISSING else field.default
+        if field.default_factory is not MISSING:
+            default = field.default_factory()
+        if field.name in names:
+            about = described[field.name].get("description")
+            given[field.name] = (types[field.name], Field(None if all_optional else default, description=about))
+    return given
 
 
-class NewAction(_Fields):
-    action_type: str
-    status: Status = "active"
+def _without_defaults(schema: dict[str, Any]) -> None:
+    """What is left out of a change stays as it was: it does not become the default."""
+    for field in schema["properties"].values():
+        field.pop("default", None)
 
 
-class ActionChanges(_Fields):
-    action_type: str = ""
+if TYPE_CHECKING:
+    NewAction: TypeAlias = BaseModel
+    ActionChanges: TypeAlias = BaseModel
+else:
+    NewAction = create_model(
+        "NewAction",
+        __config__={"extra": "forbid"},
+        **_given(GIVEN_FIELDS),
+    )
+    ActionChanges = create_model(
+        "ActionChanges",
+        __config__={"extra": "forbid", "json_schema_extra": _without_defaults},
+        **_given(CHANGEABLE, all_optional=True),
+    )
 
 
 class _Route(APIRoute):
@@ -82,7 +84,8 @@ class _Route(APIRoute):
             try:
                 return await handle(request)
             except InvalidField as error:
-                problem = {"type": "value_error", "loc": ["body", error.field], "msg": str(error)}
+                place = "path" if error.field in request.path_params else "body"
+                problem = {"type": "value_error", "loc": [place, error.field], "msg": str(error)}
                 raise HTTPException(422, [problem]) from None
             except NoSuchAction as error:
                 raise HTTPException(404, str(error)) from None
@@ -109,6 +112,14 @@ def create_router(scheduler: Agenda, prefix: str = PREFIX) -> APIRouter:
     async def create(new: NewAction) -> ScheduledAction:
         return await scheduler.add(ScheduledAction(**new.model_dump()))
 
+    @router.post("/events/{event:path}", status_code=202)  # before those of an id, of which events is none
+    async def fire(event: _Event, payload: _Payload = None) -> Sequence[ScheduledRun]:
+        """A run of every active action that waits for this event, by whichever instance takes it up.
+
+        ``skipped`` if an action's last run has not ended and it does not allow two; none if nothing waits for it.
+        """
+        return await scheduler.fire(event, payload)
+
     @router.get("/{action_id}")
     async def get(action_id: _Id) -> ScheduledAction:
         return await scheduler.get(action_id)
@@ -131,7 +142,7 @@ def create_router(scheduler: Agenda, prefix: str = PREFIX) -> APIRouter:
         return await scheduler.resume(action_id)
 
     @router.post("/{action_id}/trigger", status_code=202)
-    async def trigger(action_id: _Id, payload: Annotated[Any, Body(embed=True)] = None) -> ScheduledRun:
+    async def trigger(action_id: _Id, payload: _Payload = None) -> ScheduledRun:
         """409 if the last run has not ended and the action does not allow two."""
         run = await scheduler.trigger(action_id, payload)
         if run.state.final:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Collection
 from dataclasses import replace
-from datetime import datetime
+from datetime import UTC, datetime
 from math import isfinite
 from typing import Any, Final, get_args
 from zoneinfo import ZoneInfo
@@ -19,6 +19,9 @@ from .schedules import first_occurrence
 MIN_INTERVAL: Final = 1.0
 _MAX_INT32: Final = 2**31 - 1
 _LONGEST: Final = 10 * 366 * 86400.0
+_MOST_MISSED: Final = 1000
+_EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
+"""Well inside what Python and PostgreSQL can both count with, in any time zone."""
 _CONFIG_BYTES: Final = 256 * 1024
 
 
@@ -59,30 +62,37 @@ def checked_json(field: str, value: Any, limit: int = _CONFIG_BYTES) -> str:
     return text
 
 
+def checked_text(field: str, value: object, longest: int = 200) -> None:
+    if not isinstance(value, str) or len(value) > longest or not value.isprintable():
+        raise InvalidField(field, f"give a text of at most {longest} printable characters")
+
+
 def _one_of(field: str, value: object, known: tuple[str, ...]) -> None:
     if not isinstance(value, str) or value not in known:
         raise InvalidField(field, f"{value!r} is unknown; there are {', '.join(sorted(known))}")
 
 
 def _texts(action: ScheduledAction) -> None:
-    for field, longest in (("name", 200), ("event", 200), ("cron_expression", 200), ("timezone", 100)):
+    for field in ("name", "event", "cron_expression", "timezone"):
         value = getattr(action, field)
-        if value is None and field in ("event", "cron_expression"):
-            continue
-        if not isinstance(value, str) or len(value) > longest or not value.isprintable():
-            raise InvalidField(field, f"give a text of at most {longest} printable characters")
+        if value is not None or field not in ("event", "cron_expression"):
+            checked_text(field, value)
     if not isinstance(action.action_config, dict):
         raise InvalidField("action_config", "give an object")
     checked_json("action_config", action.action_config)
 
 
 def _numbers(action: ScheduledAction) -> None:
-    for field, least in (("misfire_limit", 1), ("max_retries", 0), ("max_executions", 1)):
+    for field, least, most in (
+        ("misfire_limit", 1, _MOST_MISSED),
+        ("max_retries", 0, _MAX_INT32),
+        ("max_executions", 1, _MAX_INT32),
+    ):
         value = getattr(action, field)
         if value is None and field == "max_executions":
             continue
-        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= _MAX_INT32:
-            raise InvalidField(field, f"{value!r} is not a whole number from {least}")
+        if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
+            raise InvalidField(field, f"{value!r} is not a whole number from {least} to {most}")
     for field in ("misfire_grace_seconds", "jitter_seconds", "retry_delay_seconds"):
         _seconds(action, field, 0.0)
     if action.timeout_seconds is not None:
@@ -109,6 +119,8 @@ def _times(action: ScheduledAction) -> None:
         value = getattr(action, field)
         if value is not None and (not isinstance(value, datetime) or value.tzinfo is None):
             raise InvalidField(field, "give a time with its offset from UTC")
+        if value is not None and not _EARLIEST <= value <= _LATEST:
+            raise InvalidField(field, f"is not between the years {_EARLIEST.year} and {_LATEST.year}")
     if action.start_at and action.end_at and action.end_at < action.start_at:
         raise InvalidField("end_at", "is before start_at")
 

@@ -7,15 +7,12 @@ another can begin, even if the database does not answer any more.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from .counts import Counts
 from .execution import Execution
 from .store import Attempt, Claim, Claimer, Store
-
-_log = logging.getLogger("holdfast.scheduler")
 
 
 class _Held(NamedTuple):
@@ -24,13 +21,18 @@ class _Held(NamedTuple):
 
 
 class Leases:
-    def __init__(self, store: Store, claimer: Claimer, on_lost: Callable[[], None]) -> None:
+    def __init__(self, store: Store, claimer: Claimer, counts: Counts) -> None:
         self._store = store
         self._claimer = claimer
         self._held: dict[Attempt, _Held] = {}
         self._timers: dict[Attempt, asyncio.TimerHandle] = {}
         self._keeper: asyncio.Task[None] | None = None
-        self._on_lost = on_lost
+        self._counts = counts
+
+    @property
+    def usable(self) -> float:
+        """Seconds of a lease in which a run may go on. In the rest its handler can stop before another begins."""
+        return 0.9 * self._claimer.lease
 
     def __len__(self) -> int:
         return len(self._held)
@@ -76,8 +78,9 @@ class Leases:
             renewed = await self._store.renew(self._claimer, ours)
         except Exception as error:
             # Not lost yet: there is time to try again before the lease ends. The timers see to it if there is not.
-            _log.warning("action=renew_failed runs=%d error=%s", len(ours), error)
+            self._counts.trouble("renew", error)
             return
+        self._counts.answered()
         for attempt in ours:
             if attempt in renewed:
                 self._set_timer(attempt, asked_at)
@@ -91,15 +94,13 @@ class Leases:
         if timer is not None:
             timer.cancel()
         loop = asyncio.get_running_loop()
-        left = asked_at + self._claimer.lease - time.monotonic()
+        left = asked_at + self.usable - time.monotonic()
         self._timers[attempt] = loop.call_later(left, self._lose, attempt, "its lease could not be renewed in time")
 
     def _lose(self, attempt: Attempt, why: str) -> None:
         held = self._held.get(attempt)
         if held is None or held.execution.lost or held.task.done():
             return  # what has ended is being reported: its fence decides
-        self._on_lost()
-        run = held.execution.run
-        _log.warning("action=claim_lost action_id=%s run=%s attempt=%s: %s", run.action_id, run.id, run.attempt, why)
+        self._counts.lost(held.execution.run, why)
         held.execution.tell(why, lost=True)
         held.task.cancel()

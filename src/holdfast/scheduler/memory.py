@@ -15,8 +15,8 @@ from typing import Any
 from uuid import uuid4
 
 from .actions import RunState, ScheduledAction, ScheduledRun
-from .planning import BUSY, MAX_RECOVERIES, counted, plan_due
-from .store import Attempt, Change, Check, Claim, Claimer, Ending, Look
+from .planning import BUSY, MAX_RECOVERIES, counted, listens, plan_due, runs_when_executed
+from .store import Attempt, Change, Check, Claim, Claimer, Ending, Look, Settled, Taken
 
 
 def _utc_now() -> datetime:
@@ -39,7 +39,7 @@ class MemoryStore:
     async def close(self) -> None:
         pass
 
-    async def listen(self, wake: Callable[[], None]) -> None:
+    async def listen(self, wake: Callable[[], None], on_trouble: Callable[[BaseException], None]) -> None:
         self._wake = wake
         try:
             await asyncio.Event().wait()
@@ -58,25 +58,30 @@ class MemoryStore:
     async def try_lock(self, action_id: int) -> bool:
         return True
 
-    async def claim_due(self, claimer: Claimer, room: int) -> Sequence[Claim]:
+    async def claim_due(self, claimer: Claimer, room: int) -> Taken:
         now = self._clock()
-        self._settle_lost(now)
+        settled = self._settle_lost(now)
         claims = self._claim_pending(claimer, room, now)
         due = [action for action in self._actions.values() if _is_due(action, now)]
         for action in sorted(due, key=lambda action: action.next_run_at or now)[: room - len(claims)]:
-            claims += self._start_due(claimer, action, now)
-        return claims
+            started = self._start_due(claimer, action, now)
+            claims += started.claims
+            settled += started.settled
+        return Taken(claims, settled)
 
-    def _settle_lost(self, now: datetime) -> None:
+    def _settle_lost(self, now: datetime) -> list[Settled]:
+        settled = []
         for run in self._unfinished():
             if run.state == RunState.RUNNING and run.lease_until is not None and run.lease_until < now:
                 run.lease_until, run.recoveries = None, run.recoveries + 1
                 run.error = f"instance {run.instance} stopped renewing its lease in attempt {run.attempt}"
-                again = self._actions[run.action_id].recovery == "at_least_once" and run.recoveries <= MAX_RECOVERIES
-                if again:
+                action = self._actions[run.action_id]
+                if action.recovery == "at_least_once" and run.recoveries <= MAX_RECOVERIES:
                     run.state, run.due_at = RunState.PENDING, now
                 else:
                     run.state, run.finished_at = RunState.FAILED, now
+                    settled.append(Settled(action.action_type, run.state))
+        return settled
 
     def _claim_pending(self, claimer: Claimer, room: int, now: datetime) -> list[Claim]:
         claims: list[Claim] = []
@@ -84,42 +89,47 @@ class MemoryStore:
         for run in sorted(pending, key=lambda run: run.due_at or now):
             action = self._actions[run.action_id]
             if len(claims) < room and action.status != "paused":
-                run.attempt, run.due_at = run.attempt + 1, None
-                claims.append(self._claimed(claimer, action, run, now))
+                due, run.due_at = run.due_at or now, None
+                run.attempt += 1
+                claims.append(self._claimed(claimer, action, run, now, due))
         return claims
 
-    def _start_due(self, claimer: Claimer, action: ScheduledAction, now: datetime) -> list[Claim]:
-        assert action.id is not None
+    def _start_due(self, claimer: Claimer, action: ScheduledAction, now: datetime) -> Taken:
+        assert action.id is not None and action.next_run_at is not None
         plan = plan_due(action, now, busy=self._busy(action))
         self._actions[action.id] = plan.after
         for moment, reason in plan.skipped:
             self._make_run(action, moment, "schedule", RunState.SKIPPED, error=reason, finished_at=now)
+        settled = [Settled(action.action_type, RunState.SKIPPED)] * len(plan.skipped)
         if plan.start is None:
-            return []
+            return Taken((), settled)
         run = self._make_run(action, plan.start, "schedule", RunState.RUNNING, attempt=1)
-        return [self._claimed(claimer, plan.after, run, now)]
+        return Taken([self._claimed(claimer, plan.after, run, now, action.next_run_at)], settled)
 
-    async def claim_occurrence(self, claimer: Claimer, action: ScheduledAction) -> Claim | None:
+    async def claim_occurrence(self, claimer: Claimer, action: ScheduledAction) -> Taken:
         if action.id is None or action.id not in self._actions:
             action = await self.add(action)
         assert action.id is not None
         now, known = self._clock(), self._actions[action.id]
         if known.next_occurrence != action.next_occurrence:
-            return None
+            return Taken()
         if known.next_occurrence is not None:
-            claims = self._start_due(claimer, known, now) if _is_due(known, now) else []
-            return claims[0] if claims else None
+            return self._start_due(claimer, known, now) if _is_due(known, now) else Taken()
+        if not runs_when_executed(known):
+            return Taken()
         if self._busy(known):
             self._make_run(known, now, "manual", RunState.SKIPPED, error=BUSY, finished_at=now)
-            return None
+            return Taken((), [Settled(known.action_type, RunState.SKIPPED)])
         self._actions[action.id] = counted(known, now)
         run = self._make_run(known, now, "manual", RunState.RUNNING, attempt=1)
-        return self._claimed(claimer, self._actions[action.id], run, now)
+        return Taken([self._claimed(claimer, self._actions[action.id], run, now, now)])
 
-    def _claimed(self, claimer: Claimer, action: ScheduledAction, run: ScheduledRun, now: datetime) -> Claim:
+    def _claimed(
+        self, claimer: Claimer, action: ScheduledAction, run: ScheduledRun, now: datetime, due: datetime
+    ) -> Claim:
         run.state, run.instance, run.started_at = RunState.RUNNING, claimer.instance, now
         run.lease_until = now + timedelta(seconds=claimer.lease)
-        return Claim(replace(action), replace(run))
+        return Claim(replace(action), replace(run), due)
 
     async def renew(self, claimer: Claimer, attempts: Collection[Attempt]) -> set[Attempt]:
         ours = {attempt for attempt in attempts if self._is_at(attempt)}
@@ -189,8 +199,9 @@ class MemoryStore:
         return self._make_pending(action, "manual", payload)
 
     async def fire(self, event: str, payload: Any) -> Sequence[ScheduledRun]:
-        listeners = [a for a in self._actions.values() if a.event == event and a.status == "active"]
-        return [self._make_pending(action, "event", payload) for action in listeners]
+        now = self._clock()
+        waiting = [action for action in self._actions.values() if action.event == event and listens(action, now)]
+        return [self._make_pending(action, "event", payload) for action in waiting]
 
     async def runs(self, action_id: int, *, before: int | None, limit: int) -> Sequence[ScheduledRun]:
         found = [run for run in self._runs.values() if run.action_id == action_id and (not before or run.id < before)]

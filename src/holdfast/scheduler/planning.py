@@ -62,16 +62,18 @@ def _judge_misfire(action: ScheduledAction, now: datetime) -> tuple[datetime | N
     """The occurrence to start, the one from which to go on counting, and those that are left out."""
     oldest, due = action.next_occurrence, action.next_run_at
     assert oldest is not None and due is not None
+    # What jitter puts off is not late: it is judged as if it were so much earlier.
+    now -= min(due - oldest, timedelta(seconds=action.jitter_seconds))
     grace = timedelta(seconds=action.misfire_grace_seconds)
     following = occurrence_after(action, oldest)
     overtaken = following is not None and following <= now
-    if not overtaken and (now - due <= grace or action.misfire != "skip"):
+    if not overtaken and (now - oldest <= grace or action.misfire != "skip"):
         return oldest, oldest, []
     kept = newest_occurrences(action, oldest, now, action.misfire_limit if action.misfire == "run_all" else 1)
     if action.misfire == "run_all":
         return kept[0], kept[0], _missed(oldest, _before(action, kept[0], oldest))
     newest = kept[-1]
-    if action.misfire == "skip" and now - newest - timedelta(seconds=action.jitter_seconds) > grace:
+    if action.misfire == "skip" and now - newest > grace:
         return None, newest, _missed(oldest, newest)
     return newest, newest, _missed(oldest, _before(action, newest, oldest))
 
@@ -109,6 +111,17 @@ def counted(action: ScheduledAction, now: datetime) -> ScheduledAction:
     if after.max_executions is not None and after.execution_count >= after.max_executions:
         return replace(after, status="finished", next_occurrence=None, next_run_at=None)
     return after
+
+
+def runs_when_executed(action: ScheduledAction) -> bool:
+    """Whether executing it is a run now. What goes by time and shows no next occurrence has had its last."""
+    return action.schedule_type == "event" and action.status == "active"
+
+
+def listens(action: ScheduledAction, now: datetime) -> bool:
+    """Whether events are for it: between its start and its end only, as its schedule is."""
+    started = action.start_at is None or action.start_at <= now
+    return action.status == "active" and started and (action.end_at is None or now <= action.end_at)
 
 
 def scheduled_anew(action: ScheduledAction, now: datetime) -> ScheduledAction:

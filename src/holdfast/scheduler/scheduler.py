@@ -9,7 +9,6 @@ import secrets
 import socket
 import time
 from collections.abc import MutableMapping
-from dataclasses import dataclass
 from math import inf
 from random import uniform
 from types import TracebackType
@@ -17,15 +16,16 @@ from typing import Any, Final, Self
 
 from ..errors import InvalidOption
 from ..keys import LockNamespace
-from .actions import RunState, ScheduledAction
+from .actions import ScheduledAction
 from .agenda import Agenda
 from .attempt import Handler, make_attempt
+from .counts import Counts, Health, Statistics
 from .dispatchers import ACTION_DISPATCHERS
 from .execution import Execution
 from .leases import Leases
 from .memory import MemoryStore
 from .reports import Reports
-from .store import Attempt, Claim, Claimer, Ending, Store
+from .store import Attempt, Claim, Claimer, Ending, Store, Taken
 
 SCHEDULER_LOCK_NAMESPACE: Final = LockNamespace.SCHEDULER
 """The first half of every action's advisory lock, unless a scheduler is given another."""
@@ -40,35 +40,6 @@ _LAST_WORD: Final = 5.0
 _DAY: Final = 86_400.0
 
 _log = logging.getLogger("holdfast.scheduler")
-
-
-@dataclass
-class Statistics:
-    """Counted by this instance since it was made."""
-
-    claimed: int = 0
-    completed: int = 0
-    failed: int = 0
-    timed_out: int = 0
-    cancelled: int = 0
-    retried: int = 0
-    lost: int = 0
-    """Claims that were lost in the middle of a run."""
-    refused: int = 0
-    """Endings that came too late: the run was another's by then."""
-    database_errors: int = 0
-
-
-@dataclass(frozen=True)
-class Health:
-    ready: bool
-    """Started, and not shutting down."""
-    healthy: bool
-    """Whether the database answered last time. While it does not, nothing is run."""
-    mode: str
-    """``cluster``, or ``single-instance`` without a database."""
-    running: int
-    last_error: str | None
 
 
 class Scheduler(Agenda):
@@ -91,13 +62,13 @@ class Scheduler(Agenda):
         self._async_db = async_db
         super().__init__(_store_of(async_db, namespace), ACTION_DISPATCHERS if dispatchers is None else dispatchers)
         self.instance = instance or f"{socket.gethostname()}:{os.getpid()}:{secrets.token_hex(4)}"
-        self.statistics = Statistics()
+        self._counts = Counts(self.instance, self._dispatchers)
         self._claimer = Claimer(self.instance, float(lease))
         self._poll_interval = poll_interval or (5.0 if self._store.announces else 1.0)
         self._max_running = max_running
         self._keep_runs = keep_runs
-        self._leases = Leases(self._store, self._claimer, self._count_lost)
-        self._reports = Reports(self._store, self._in_trouble)
+        self._leases = Leases(self._store, self._claimer, self._counts)
+        self._reports = Reports(self._store, self._counts.trouble)
         self._running_actions: set[int] = set()
         self._runs: set[asyncio.Task[None]] = set()
         self._wake = asyncio.Event()
@@ -105,8 +76,6 @@ class Scheduler(Agenda):
         self._helpers: list[asyncio.Task[None]] = []
         self._in_vain = 0
         self._stopping = False
-        self._last_error: str | None = None
-        self._healthy = True
 
     # beginning and end
 
@@ -124,7 +93,7 @@ class Scheduler(Agenda):
         self._claiming = asyncio.create_task(self._claim_forever())
         self._helpers.append(asyncio.create_task(self._tidy_forever()))
         if self._store.announces:
-            self._helpers.append(asyncio.create_task(self._store.listen(self._wake.set)))
+            self._helpers.append(asyncio.create_task(self._store.listen(self._wake.set, self._counts.deaf)))
 
     async def stop(self, grace: float = 30.0) -> None:
         """Not ready; no more claims; waits ``grace`` seconds for what runs, then cancels it; and lets go.
@@ -174,7 +143,11 @@ class Scheduler(Agenda):
 
     def health(self) -> Health:
         mode = "single-instance" if self._async_db is None else "cluster"
-        return Health(self.ready, self._healthy, mode, len(self._leases), self._last_error)
+        return Health(self.ready, self._counts.healthy, mode, len(self._leases), self._counts.last_error)
+
+    @property
+    def statistics(self) -> Statistics:
+        return self._counts.statistics
 
     # claiming
 
@@ -186,7 +159,7 @@ class Scheduler(Agenda):
                 pause = await self._claim_what_is_due()
                 backoff = 0.1
             except Exception as error:  # whatever it is: skipped, loudly, and never run
-                self._in_trouble("claim", error)
+                self._counts.trouble("claim", error)
                 pause = uniform(backoff / 2, backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
             await self._sleep(pause)
@@ -197,16 +170,17 @@ class Scheduler(Agenda):
         if room <= 0:
             return self._poll_interval  # or until a run ends
         look = await self._store.look()
-        self._healthy = True
+        self._counts.answered()
         left = (look.due - look.now).total_seconds() if look.due is not None else inf
         if left > 0:
             self._in_vain = 0
             return min(left, self._poll_interval)
         asked_at = time.monotonic()
-        claims = await self._store.claim_due(self._claimer, min(room, _BATCH))
-        for claim in claims:
+        taken = await self._store.claim_due(self._claimer, min(room, _BATCH))
+        self._counts.settled(taken.settled)
+        for claim in taken.claims:
             self._begin(claim, asked_at)
-        if claims:
+        if taken.claims or taken.settled:
             self._in_vain = 0
             return 0.0
         _log.debug("action=skipped instance=%s: others were at all that is due", self.instance)
@@ -230,7 +204,7 @@ class Scheduler(Agenda):
             try:
                 await self._store.forget_runs(self._keep_runs)
             except Exception as error:
-                self._in_trouble("tidy", error)
+                self._counts.trouble("tidy", error)
 
     async def _try_acquire_action_lock(self, action_id: int) -> bool:
         """The gate: whether nobody else was at this action just now. False also if the database cannot say.
@@ -241,34 +215,42 @@ class Scheduler(Agenda):
         try:
             return await self._store.try_lock(action_id)
         except Exception as error:
-            self._in_trouble("lock", error)
+            self._counts.trouble("lock", error)
             return False
 
     async def _execute_action(self, action: ScheduledAction) -> None:
         """Runs the occurrence that ``action`` shows as its next (or one now, if it shows none), unless it was taken."""
         action_id = action.id or 0
         asked_at = time.monotonic()
-        claim = None
+        taken = Taken()
         if await self._try_acquire_action_lock(action_id):
             try:
-                claim = await self._store.claim_occurrence(self._claimer, action)
+                taken = await self._store.claim_occurrence(self._claimer, action)
             except Exception as error:
-                self._in_trouble("claim", error)
-        if claim is None:
+                self._counts.trouble("claim", error)
+        self._counts.settled(taken.settled)
+        if not taken.claims:
             _log.debug("action=skipped action_id=%s: another instance has it", action_id)
             self._not_running(action_id)
             return
+        (claim,) = taken.claims
         action.execution_count = claim.action.execution_count
-        await self._begin(claim, asked_at)
+        begun = self._begin(claim, asked_at)
+        if begun is not None:
+            await begun
 
     # running
 
-    def _begin(self, claim: Claim, asked_at: float) -> asyncio.Task[None]:
+    def _begin(self, claim: Claim, asked_at: float) -> asyncio.Task[None] | None:
+        if time.monotonic() >= asked_at + self._leases.usable:
+            # This process stood still, or the answer was long on its way: the run may be another's by now.
+            self._counts.lost(claim.run, "its lease had ended before the claim was known here")
+            return None
         execution = Execution(claim.action, claim.run)
         attempt = asyncio.create_task(make_attempt(execution, self._dispatchers.get(claim.action.action_type)))
         self._leases.take(claim, execution, attempt, asked_at)
         self._running_actions.add(claim.run.action_id)
-        self.statistics.claimed += 1
+        self._counts.began(claim)
         run = asyncio.create_task(self._see_through(execution, attempt))
         self._runs.add(run)
         run.add_done_callback(self._runs.discard)
@@ -280,37 +262,19 @@ class Scheduler(Agenda):
             await asyncio.wait([attempt])
             ending = None if attempt.cancelled() else attempt.result()
             if ending is not None:
-                self._count(ending, taken=await self._reports.send(ending))
+                taken = await self._reports.send(ending)
+                self._counts.ended(execution.action.action_type, ending, taken=taken)
         finally:
             was_full = len(self._leases) >= self._max_running
             self._leases.drop(Attempt(run.id, run.attempt))
             self._not_running(run.action_id)
+            self._counts.let_go()
             if was_full or (ending is not None and ending.retry_in is not None):
                 self._wake.set()
 
     def _not_running(self, action_id: int) -> None:
         if action_id not in self._leases.action_ids:
             self._running_actions.discard(action_id)
-
-    def _count(self, ending: Ending, *, taken: bool) -> None:
-        counts = self.statistics
-        if not taken:
-            counts.refused += 1
-            _log.warning("action=ending_refused run=%s attempt=%s: not ours any more", *ending.of)
-        elif ending.retry_in is not None:
-            counts.retried += 1
-        else:
-            name = {RunState.TIMEOUT: "timed_out"}.get(ending.state, str(ending.state))
-            setattr(counts, name, getattr(counts, name) + 1)
-
-    def _count_lost(self) -> None:
-        self.statistics.lost += 1
-
-    def _in_trouble(self, where: str, error: BaseException) -> None:
-        self.statistics.database_errors += 1
-        self._healthy = False
-        self._last_error = f"{where}: {type(error).__name__}: {error}"
-        _log.warning("action=%s_failed instance=%s error=%s", where, self.instance, error)
 
 
 def _store_of(async_db: Any, namespace: int) -> Store:

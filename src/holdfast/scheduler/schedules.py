@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
-from itertools import islice, takewhile
+from itertools import dropwhile, islice, takewhile
 from zoneinfo import ZoneInfo
 
 from cronsim import CronSim
@@ -35,7 +35,7 @@ def newest_occurrences(action: ScheduledAction, oldest: datetime, now: datetime,
     if action.schedule_type == "once":
         return [oldest]
     until = min(now, action.end_at or now)
-    begin = max(oldest, _well_before(action, until, count))
+    begin = max(oldest, _well_before(action, oldest, until, count))
     return list(takewhile(lambda moment: moment <= until, _from(action, begin)))[-count:] or [oldest]
 
 
@@ -48,12 +48,23 @@ def _within(action: ScheduledAction, moment: datetime | None) -> datetime | None
 def _from(action: ScheduledAction, moment: datetime) -> Iterator[datetime]:
     """Every occurrence that is not before ``moment``."""
     if action.schedule_type == "cron":
-        # CronSim looks for what is later than what it is given, to the second.
-        before = _local(action, moment - timedelta(microseconds=1))
-        return (found.astimezone(UTC) for found in CronSim(_expression(action), before))
+        return dropwhile(lambda found: found < moment, _crons(action, moment))
     if action.schedule_type == "interval":
         return _intervals(action, moment)
     return iter(())
+
+
+def _crons(action: ScheduledAction, moment: datetime) -> Iterator[datetime]:
+    """From ``moment`` on; and perhaps one just before: in an hour that comes twice, what is fixed is in its first."""
+    fields = _expression(action).split()
+    # CronSim looks for what is later than what it is given, to the second.
+    before = _local(action, moment - timedelta(microseconds=1))
+    if len(fields) == 5 or "*" in (fields[1][0], fields[2][0]):
+        return (found.astimezone(UTC) for found in CronSim(_expression(action), before))
+    # It knows fixed times by their five fields only: so its minutes are asked for, and their seconds are added.
+    seconds = [timedelta(seconds=second) for second in sorted(CronSim(_expression(action), before).seconds)]
+    minutes = CronSim(" ".join(fields[1:]), _local(action, moment - timedelta(minutes=1)))
+    return (minute.astimezone(UTC) + second for minute in minutes for second in seconds)
 
 
 def _intervals(action: ScheduledAction, moment: datetime) -> Iterator[datetime]:
@@ -71,17 +82,19 @@ def _anchor(action: ScheduledAction) -> datetime:
     return anchor
 
 
-def _well_before(action: ScheduledAction, moment: datetime, count: int) -> datetime:
-    """A moment from which at least ``count`` occurrences come, without counting from the beginning of time.
+def _well_before(action: ScheduledAction, oldest: datetime, moment: datetime, count: int) -> datetime:
+    """A moment from which at least ``count`` occurrences come, or all from ``oldest`` on, without counting all of them.
 
     Found by going backwards. What is found so only marks a place: occurrences are always counted forwards from there,
     since around a change of clocks the two ways need not meet the same moments.
     """
     if action.schedule_type == "interval":
-        return moment - (count + 1) * timedelta(seconds=action.interval_seconds or 0)
+        interval = timedelta(seconds=action.interval_seconds or 0)
+        return moment - min(count + 1, (moment - oldest) // interval + 1) * interval
     start = _local(action, moment + timedelta(seconds=1))
-    backwards = list(islice(CronSim(_expression(action), start, reverse=True), count + 2))
-    return backwards[-1].astimezone(UTC) - timedelta(hours=3) if backwards else moment
+    backwards = takewhile(lambda found: found >= oldest, CronSim(_expression(action), start, reverse=True))
+    found = list(islice(backwards, count + 2))
+    return found[-1].astimezone(UTC) - timedelta(hours=3) if found else oldest
 
 
 def _local(action: ScheduledAction, moment: datetime) -> datetime:

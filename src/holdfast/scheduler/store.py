@@ -26,6 +26,22 @@ class Claim(NamedTuple):
 
     action: ScheduledAction
     run: ScheduledRun
+    due: datetime
+    """When it could have begun: its occurrence and jitter, or the moment of its trigger."""
+
+
+class Settled(NamedTuple):
+    """A run that was ended without an attempt: skipped, or failed since its instance was gone."""
+
+    action_type: str
+    state: RunState
+
+
+class Taken(NamedTuple):
+    """What came of an attempt to claim."""
+
+    claims: Sequence[Claim] = ()
+    settled: Sequence[Settled] = ()
 
 
 class Ending(NamedTuple):
@@ -64,7 +80,7 @@ class Store(Protocol):
 
     async def close(self) -> None: ...
 
-    async def listen(self, wake: Callable[[], None]) -> None:
+    async def listen(self, wake: Callable[[], None], on_trouble: Callable[[BaseException], None]) -> None:
         """Calls ``wake`` for every change that others announce, until it is cancelled."""
         ...
 
@@ -80,11 +96,11 @@ class Store(Protocol):
         """Whether the action's lock was free just now."""
         ...
 
-    async def claim_due(self, claimer: Claimer, room: int) -> Sequence[Claim]:
+    async def claim_due(self, claimer: Claimer, room: int) -> Taken:
         """Takes up what is due, at most ``room`` runs, and settles runs whose instance is gone."""
         ...
 
-    async def claim_occurrence(self, claimer: Claimer, action: ScheduledAction) -> Claim | None:
+    async def claim_occurrence(self, claimer: Claimer, action: ScheduledAction) -> Taken:
         """Takes up the occurrence that ``action`` shows as its next, if nobody has; or, if it shows none, a new run."""
         ...
 

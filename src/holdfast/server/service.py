@@ -10,6 +10,7 @@ from .._async.locks import AsyncLocks
 from ..agents.database import Database
 from ..agents.deferred import DeferredStops
 from ..agents.drainer import Drainer
+from ..agents.interrupts import Interrupts
 from ..agents.outbox import WORD, Outbox
 from ..agents.processing import Processor
 from ..agents.reception import Reception
@@ -42,10 +43,11 @@ class Service:
         self.tokens = Tokens(self.database)
         processor = Processor(self.database, self.locks, connections=settings.connections, tells=settings.tells)
         deferred = DeferredStops(self.database, processor, settings.transcripts)
+        interrupts = Interrupts(self.database, settings.transcripts)
         self.webhook = Webhook(settings.notify_url.get_secret_value()) if settings.notify_url is not None else None
         self.outbox = Outbox(self.database, self.webhook.post) if self.webhook is not None else None
         hears = {WORD: self.outbox.look} if self.outbox is not None else {}
-        self.drainer = Drainer(self.database, processor, deferred, hears=hears)
+        self.drainer = Drainer(self.database, processor, deferred, interrupts, hears=hears)
         self.reception = Reception(
             self.database, processor, self.drainer, wait=settings.hook_wait, limit=settings.hook_wait + WORK_SECONDS
         )

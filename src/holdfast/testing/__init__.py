@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .child import Child
+    from .stopwatch import Stopwatch
     from .suite import (
         AsyncBetweenProcesses,
         AsyncDetaching,
@@ -42,11 +43,12 @@ __all__ = [
     "Leases",
     "AsyncLeases",
     "Child",
+    "Stopwatch",
     "PATIENCE",
     "open_engine",
 ]
 
-_ELSEWHERE = {"Child": "child", "PATIENCE": "target", "open_engine": "target"}
+_ELSEWHERE = {"Child": "child", "Stopwatch": "stopwatch", "PATIENCE": "target", "open_engine": "target"}
 
 
 def __getattr__(name: str) -> Any:

@@ -18,7 +18,7 @@ from .._sync.blocks import Hold
 from .._sync.held import Held
 from .._sync.locks import Locks
 from ..errors import LockLost
-from .target import open_engine, short_ttl
+from .target import PATIENCE, open_engine, short_ttl
 
 
 class Child:
@@ -73,7 +73,7 @@ class Child:
 def _count(locks: Locks, key: str, path: str, times: int) -> None:
     """The lost-update race: read, think, write."""
     for _ in range(times):
-        with locks.hold(key):
+        with locks.hold(key, wait=PATIENCE):
             with open(path) as file:
                 before = int(file.read())
             with open(path, "w") as file:
@@ -135,7 +135,7 @@ def main(target: str) -> None:
     for line in sys.stdin:
         match line.rstrip("\n").split("\t"):
             case ["count", key, path, times]:
-                _count(locks, key, path, int(times))
+                _count(Locks(engine), key, path, int(times))  # nobody waits for the end of its leases
                 print("done", flush=True)
             case ["crowd", key, path]:
                 _crowd(locks, key, path)

@@ -107,5 +107,6 @@ SCENARIOS: dict[str, Callable[[Locks, str], None]] = {
 }
 
 if __name__ == "__main__":
-    engine = open_engine(sys.argv[2])
-    SCENARIOS[sys.argv[1]](Locks(engine, ttl=short_ttl(engine)), sys.argv[3])
+    engine, scenario = open_engine(sys.argv[2]), SCENARIOS[sys.argv[1]]
+    ttl = short_ttl(engine) if scenario is outlive_the_parent else None
+    scenario(Locks(engine, ttl=ttl), sys.argv[3])

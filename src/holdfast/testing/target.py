@@ -14,7 +14,10 @@ PATIENCE: Final = float(os.environ.get("HOLDFAST_TEST_PATIENCE", "20"))
 
 
 TTL: Final = 1.0
-"""The lease, in seconds, of holders that are to be killed or stopped: short, and long enough to be renewed in time."""
+"""The lease, in seconds, of holders that are to be killed or stopped: a test waits for its end."""
+
+LASTING: Final = 3.0
+"""The lease of holders that are to keep it: renewed in time, even if the machine stands still for a second or two."""
 
 
 def short_ttl(engine: Engine) -> float | None:

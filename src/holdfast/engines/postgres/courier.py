@@ -6,7 +6,6 @@ It never blocks in a single connection. It sleeps while nothing is held and noth
 
 from __future__ import annotations
 
-import os
 import selectors
 import threading
 import time
@@ -15,6 +14,7 @@ from collections.abc import Callable
 from math import inf
 from typing import TYPE_CHECKING, Final
 
+from ..nudge import Nudge
 from .connection import LockConnection, Trip
 from .lines import Line
 
@@ -35,10 +35,8 @@ class Courier:
         self._hub = hub
         self._jobs: deque[Callable[[], object]] = deque()
         self._selector = selectors.DefaultSelector()
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
-        self._selector.register(self._wake_read, selectors.EVENT_READ)
+        self._nudge = Nudge()
+        self._selector.register(self._nudge.fd, selectors.EVENT_READ)
         self._registered: set[LockConnection] = set()
         self._sleeps = True
         self._quiet = 0
@@ -51,18 +49,18 @@ class Courier:
     def call(self, job: Callable[[], object]) -> None:
         """Has ``job`` done in the courier's thread. Never waits."""
         self._jobs.append(job)
-        self._poke()
+        self._rouse()
 
     def watch(self) -> None:
         """Something is held or waited for from now on. Called under the hub's mutex."""
         self._quiet = 0
         if self._next_watch == inf:
             self._next_watch = 0.0
-            self._poke()
+            self._rouse()
 
     def stop(self) -> None:
         self._stopping = True
-        self._poke()
+        self._rouse()
         if self._thread is not threading.current_thread():
             self._thread.join(10)
 
@@ -111,11 +109,11 @@ class Courier:
     def _run(self) -> None:
         while not self._stopping:
             self._sleeps = True
-            # Jobs that came before this line are seen here, those that come after it poke.
+            # Jobs that came before this line are seen here, those that come after it rouse it.
             timeout = 0.0 if self._jobs else self._timeout()
             for key, _ in self._selector.select(timeout):
                 if key.data is None:
-                    self._drain_pokes()
+                    self._nudge.clear()
                 elif key.data in self._registered:
                     self._advance(key.data, key.data.trip)
             self._sleeps = False
@@ -129,11 +127,6 @@ class Courier:
                 self._watch_all()
         self._selector.close()
 
-    def __del__(self) -> None:
-        # Not before: somebody may be about to poke, and would write to whatever has this number by then.
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-
     def _timeout(self) -> float | None:
         due = min(self._next_poll if self._hub.wishes.polled else inf, self._next_watch)
         return None if due == inf else max(0.0, due - time.monotonic())
@@ -144,15 +137,6 @@ class Courier:
             self._quiet = 0 if busy else self._quiet + 1
             self._next_watch = time.monotonic() + WATCH_SECONDS if self._quiet < _QUIET_WATCHES else inf
 
-    def _poke(self) -> None:
+    def _rouse(self) -> None:
         if self._sleeps and threading.current_thread() is not self._thread:
-            try:
-                os.write(self._wake_write, b"x")
-            except BlockingIOError:
-                pass  # full: it is awake anyway
-
-    def _drain_pokes(self) -> None:
-        try:
-            os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
+            self._nudge.give()

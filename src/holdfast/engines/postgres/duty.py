@@ -68,7 +68,8 @@ class Duty(Answers):
             self.courier.watch()  # should whoever has the duty have been struck by Ctrl-C before it could begin
         else:
             connection.duty = request.serves = True
-        connection.pending.append(request)  # last: what Ctrl-C keeps out of here has not been asked
+        queue = connection.pending.appendleft if request.urgent else connection.pending.append
+        queue(request)  # last: what Ctrl-C keeps out of here has not been asked
 
     def _no_connection_for(self, request: Request) -> None:
         if isinstance(request, Try):

@@ -222,14 +222,13 @@ class PostgresEngine(Engine):
 
     def _ask(self, statement: str, parameters: tuple[bytes, ...]) -> Flow[Any]:
         deadline = Deadline.after(ANSWER_SECONDS)
-        yield from self._hub.open(deadline)
-        request = Ask(self._hub, statement, parameters, deadline)
-        yield request
-        if request.connection is not None and request.connection.broken is not None:
-            # One that holds nothing may have been gone for long: that is found out when it is used.
+        # One that holds nothing may have been gone for long, which is found out when it is used: perhaps all of them.
+        for _ in range(self._hub.max_shared + 1):
             yield from self._hub.open(deadline)
             request = Ask(self._hub, statement, parameters, deadline)
             yield request
+            if request.connection is None or request.connection.broken is None:
+                break
         if request.error is not None or not request.done:
             raise BackendUnavailable(
                 f"PostgreSQL could not be asked: {request.error or 'no answer'}"

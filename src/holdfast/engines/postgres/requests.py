@@ -9,7 +9,6 @@ A task leaves the work to the courier.
 from __future__ import annotations
 
 from collections.abc import Awaitable, Sequence
-from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final
 
 from ...deadline import Deadline
@@ -39,6 +38,8 @@ class Request:
     sleeps = False
     """Whether a thread sleeps at ``wakeup`` that can be offered the duty."""
     offered = False
+    urgent = False
+    """Whether it goes out before what others have asked."""
     done = False
     result: Any = None
     error: BaseException | None = None
@@ -116,6 +117,7 @@ class Try(Request):
 
 class Unlock(Request):
     line: Line
+    _answer_by: Deadline | None = None
 
     def __init__(self, hub: Hub, line: Line) -> None:
         self._hub = hub
@@ -128,10 +130,12 @@ class Unlock(Request):
             self._hub.arm_late(self)
         super().block()
 
-    @cached_property
+    @property
     def deadline(self) -> Deadline:  # type: ignore[override]
-        # Made when the answer does not come at once, which is seldom.
-        return Deadline.after(ANSWER_SECONDS)
+        # Made when the answer does not come at once, which is seldom. Not by cached_property, which takes a mutex.
+        if self._answer_by is None:
+            self._answer_by = Deadline.after(ANSWER_SECONDS)
+        return self._answer_by
 
 
 class Ask(Request):

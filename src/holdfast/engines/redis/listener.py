@@ -16,6 +16,7 @@ from typing import Any, Final
 import hiredis
 
 from ...errors import LockError
+from ..nudge import Nudge, readable
 from .address import Opened
 from .packing import command
 from .wire import ThreadWire, take_in
@@ -50,9 +51,7 @@ class Listener:
         self._unattended: dict[int, ThreadWire] = {}
         self._failures = 0
         self._heard_at = self._asked_at = 0.0
-        self._wake_read, self._wake_write = os.pipe()
-        os.set_blocking(self._wake_read, False)
-        os.set_blocking(self._wake_write, False)
+        self._nudge = Nudge()
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="holdfast-redis", daemon=True)
 
@@ -67,7 +66,7 @@ class Listener:
 
     def stop(self) -> None:
         self._stopping = True
-        self._poke()
+        self._nudge.give()
         if self._thread is not threading.current_thread():
             self._thread.join(5)
 
@@ -85,7 +84,7 @@ class Listener:
     def attend(self, wire: ThreadWire) -> None:
         """Has the wire's answers received."""
         self._unattended[wire.fd] = wire
-        self._poke()
+        self._nudge.give()
 
     # The thread
 
@@ -99,7 +98,7 @@ class Listener:
 
     def _turn(self) -> None:
         poll = select.poll()
-        poll.register(self._wake_read, select.POLLIN)
+        poll.register(self._nudge.fd, select.POLLIN)
         pause = PING_SECONDS
         mail = self._socket
         if mail is not None:
@@ -114,8 +113,8 @@ class Listener:
             else:
                 self._unattended.pop(wire.fd, None)
         ready = {descriptor for descriptor, _ in poll.poll(pause * 1000)}
-        if self._wake_read in ready:
-            self._drain_pokes()
+        if self._nudge.fd in ready:
+            self._nudge.clear()
         for wire in wires:
             self._attend_now(wire, wire.fd in ready)
         if mail is not None and mail.fileno() in ready:
@@ -189,7 +188,7 @@ class Listener:
         """Waits, in this thread, until the mailbox can be reached again: before that, nobody is to ask."""
         deadline = monotonic() + PING_SECONDS / 2
         while not mailbox.open.is_set() and self._socket is not None and monotonic() < deadline:
-            if select.select([self._socket], [], [], 0.1)[0]:
+            if readable(self._socket.fileno(), 0.1):
                 self._receive()
         return mailbox.open.is_set()
 
@@ -218,26 +217,9 @@ class Listener:
         except OSError:
             pass  # the thread finds out by itself
 
-    def _poke(self) -> None:
-        try:
-            os.write(self._wake_write, b"x")
-        except BlockingIOError:
-            pass  # full: it is awake anyway
-
-    def _drain_pokes(self) -> None:
-        try:
-            os.read(self._wake_read, 4096)
-        except BlockingIOError:
-            pass
-
     def abandon_in_child(self) -> None:
         if self._socket is not None:
             os.close(self._socket.detach())
-
-    def __del__(self) -> None:
-        # Not before: somebody may be about to poke, and would write to whatever has this number by then.
-        os.close(self._wake_read)
-        os.close(self._wake_write)
 
 
 def _log() -> Any:

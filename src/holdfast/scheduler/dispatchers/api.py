@@ -36,11 +36,13 @@ async def request(execution: Execution, config: Mapping[str, Any]) -> dict[str, 
     # A request that may have been carried out is not sent again, unless it changes nothing.
     retries = _whole(config, "retries", 2) if method in _SAFE else 0
     headers = {"Idempotency-Key": execution.idempotency_key, **config.get("headers", {})}
-    async with httpx.AsyncClient(timeout=float(config.get("timeout", 30)), headers=headers) as client:
+    limit = float(config.get("timeout", 30))
+    async with httpx.AsyncClient(timeout=limit, headers=headers) as client:
         for tries_left in range(retries, -1, -1):
             try:
-                answer = await _send(client, method, url, config)
-            except httpx.TransportError as error:
+                async with asyncio.timeout(limit):  # for all of it: httpx's own begins anew with every byte
+                    answer = await _send(client, method, url, config)
+            except (httpx.TransportError, TimeoutError) as error:
                 if not tries_left:
                     return {"error": f"{method} {url}: {type(error).__name__}: {error}"}
             else:

@@ -11,7 +11,7 @@ from sqlalchemy import delete, func, insert, select, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ..actions import ScheduledAction, ScheduledRun, action_from, run_from
-from ..planning import BUSY, counted
+from ..planning import BUSY, counted, listens
 from ..store import Change, Check
 from .database import Database
 from .tables import actions as ACTIONS
@@ -56,9 +56,14 @@ class Catalogue:
             return await self._store(connection, change(before, await _now(connection)))
 
     async def remove(self, action_id: int) -> bool:
+        its_runs = select(RUNS.c.id).where(RUNS.c.action_id == action_id).order_by(RUNS.c.id)
         async with self._database.transaction() as connection:
-            gone = await connection.execute(delete(ACTIONS).where(*self._is(action_id)))
-            return gone.rowcount > 0
+            if await self._action(connection, action_id, locked=True) is None:
+                return False
+            # They go with it, in no order. Whoever renews or ends some of them locks them in the order of their ids.
+            await connection.execute(its_runs.with_for_update())
+            await connection.execute(delete(ACTIONS).where(*self._is(action_id)))
+            return True
 
     async def trigger(self, action_id: int, payload: Any, check: Check) -> ScheduledRun | None:
         async with self._database.transaction() as connection:
@@ -69,7 +74,7 @@ class Catalogue:
             return await self._make_pending(connection, action, "manual", payload)
 
     async def fire(self, event: str, payload: Any) -> Sequence[ScheduledRun]:
-        listeners = (
+        waiting = (
             select(ACTIONS)
             .where(
                 ACTIONS.c.namespace == self._namespace,
@@ -80,8 +85,13 @@ class Catalogue:
             .with_for_update()
         )
         async with self._database.transaction() as connection:
-            found = [action_from(dict(row)) for row in (await connection.execute(listeners)).mappings()]
-            return [await self._make_pending(connection, action, "event", payload) for action in found]
+            found = [action_from(dict(row)) for row in (await connection.execute(waiting)).mappings()]
+            now = await _now(connection)
+            return [
+                await self._make_pending(connection, action, "event", payload)
+                for action in found
+                if listens(action, now)
+            ]
 
     async def runs(self, action_id: int, *, before: int | None, limit: int) -> Sequence[ScheduledRun]:
         wanted = select(RUNS).where(RUNS.c.action_id == action_id, RUNS.c.namespace == self._namespace)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 from collections.abc import Callable
 from typing import Final
 
@@ -11,10 +10,11 @@ import psycopg
 
 CHANNEL: Final = "holdfast_scheduler"
 _AGAIN: Final = 1.0
-_log = logging.getLogger("holdfast.scheduler")
 
 
-async def listen(conninfo: str, payload: str, wake: Callable[[], None]) -> None:
+async def listen(
+    conninfo: str, payload: str, wake: Callable[[], None], on_trouble: Callable[[BaseException], None]
+) -> None:
     """Until it is cancelled. While it cannot hear, the instance looks by itself, only later."""
     while True:
         try:
@@ -25,5 +25,5 @@ async def listen(conninfo: str, payload: str, wake: Callable[[], None]) -> None:
                     if notice.payload == payload:
                         wake()
         except Exception as error:
-            _log.warning("action=listen_failed error=%s", str(error).partition("\n")[0])
+            on_trouble(error)
         await asyncio.sleep(_AGAIN)

@@ -31,7 +31,7 @@ select id from lost where pg_try_advisory_xact_lock(cast(:namespace as int4), ac
 
 -- name: settle_lost_runs
 with lost as (
-    select r.id, a.recovery = 'at_least_once' and r.recoveries < :max_recoveries as again, a.recovery
+    select r.id, a.recovery = 'at_least_once' and r.recoveries < :max_recoveries as again, a.recovery, a.action_type
     from holdfast.scheduled_run r join holdfast.scheduled_action a on a.id = r.action_id
     where r.id = any(cast(:ids as bigint[]))
 )
@@ -48,7 +48,7 @@ update holdfast.scheduled_run r set
         else '; not run again: at most once' end
 from lost
 where r.id = lost.id and r.state = 'running' and r.lease_until < statement_timestamp()
-returning r.id
+returning r.state, lost.action_type
 
 -- name: lock_pending_runs
 with due as materialized (
@@ -126,7 +126,7 @@ from jsonb_to_recordset(cast(:changed as jsonb)) as n(
     last_run_at timestamptz)
 where a.id = n.id
 
--- Rows are locked in the order of their ids: an instance renews and ends runs at the same time.
+-- Rows are locked in the order of their ids: an instance renews and ends runs at the same time, and one deletes them.
 
 -- name: renew
 with ours as materialized (

@@ -17,8 +17,8 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 
 from ...engines.postgres.statements import read_statements
 from ..actions import RunState, ScheduledAction, ScheduledRun, action_from, run_from
-from ..planning import BUSY, MAX_RECOVERIES, counted, plan_due
-from ..store import Attempt, Claim, Claimer, Ending, Look
+from ..planning import BUSY, MAX_RECOVERIES, counted, plan_due, runs_when_executed
+from ..store import Attempt, Claim, Claimer, Ending, Look, Settled, Taken
 from .catalogue import Catalogue
 from .database import Database
 from .listener import listen
@@ -45,9 +45,9 @@ class PostgresStore(Catalogue):
     def announces(self) -> bool:
         return self._database.conninfo is not None
 
-    async def listen(self, wake: Callable[[], None]) -> None:
+    async def listen(self, wake: Callable[[], None], on_trouble: Callable[[BaseException], None]) -> None:
         assert self._database.conninfo is not None
-        await listen(self._database.conninfo, str(self._namespace), wake)
+        await listen(self._database.conninfo, str(self._namespace), wake, on_trouble)
 
     async def look(self) -> Look:
         async with self._database.transaction() as connection:
@@ -61,19 +61,23 @@ class PostgresStore(Catalogue):
     async def _try_lock(self, connection: AsyncConnection, action_id: int) -> bool:
         return bool(await connection.scalar(STATEMENTS["try_lock"], self._bound(action_id=action_id)))
 
-    async def claim_due(self, claimer: Claimer, room: int) -> Sequence[Claim]:
+    async def claim_due(self, claimer: Claimer, room: int) -> Taken:
         async with self._database.transaction() as connection:
-            await self._settle_lost(connection)
+            settled = await self._settle_lost(connection)
             claims = await self._claim_pending(connection, claimer, room)
+            started = Taken()
             if len(claims) < room:
-                claims += await self._claim_due_actions(connection, claimer, room - len(claims))
-        return claims  # only what is committed is claimed
+                started = await self._claim_due_actions(connection, claimer, room - len(claims))
+        # Only what is committed is claimed.
+        return Taken([*claims, *started.claims], [*settled, *started.settled])
 
-    async def _settle_lost(self, connection: AsyncConnection) -> None:
+    async def _settle_lost(self, connection: AsyncConnection) -> list[Settled]:
         lost = await self._ids(connection, "lock_lost_runs")
-        if lost:
-            bound = {"ids": lost, "max_recoveries": MAX_RECOVERIES}
-            await connection.execute(STATEMENTS["settle_lost_runs"], bound)
+        if not lost:
+            return []
+        bound = {"ids": lost, "max_recoveries": MAX_RECOVERIES}
+        changed = await connection.execute(STATEMENTS["settle_lost_runs"], bound)
+        return [Settled(row.action_type, RunState.FAILED) for row in changed if row.state == "failed"]
 
     async def _claim_pending(self, connection: AsyncConnection, claimer: Claimer, room: int) -> list[Claim]:
         ids = await self._ids(connection, "lock_pending_runs", room=room)
@@ -84,15 +88,15 @@ class PostgresStore(Catalogue):
         if waiting:
             await connection.execute(STATEMENTS["postpone_pending_runs"], {"ids": waiting})
         of = {action.id: action for action, _, _ in await self._read(connection, [run.action_id for run in taken])}
-        return [Claim(of[run.action_id], run) for run in taken]
+        return [Claim(of[run.action_id], run, run.scheduled_for) for run in taken]
 
-    async def _claim_due_actions(self, connection: AsyncConnection, claimer: Claimer, room: int) -> list[Claim]:
+    async def _claim_due_actions(self, connection: AsyncConnection, claimer: Claimer, room: int) -> Taken:
         ids = await self._ids(connection, "lock_due_actions", room=room)
         return await self._start_due(connection, claimer, await self._read(connection, ids))
 
     async def _start_due(
         self, connection: AsyncConnection, claimer: Claimer, due: Sequence[tuple[ScheduledAction, bool, datetime]]
-    ) -> list[Claim]:
+    ) -> Taken:
         """Starts what the plans say, and stores when the actions are due again. Their locks are held."""
         plans = [
             (action, plan_due(action, now, busy=unfinished and not action.allow_concurrent))
@@ -102,41 +106,46 @@ class PostgresStore(Catalogue):
         ]
         new = [_new_run(action, "running", plan.start) for action, plan in plans if plan.start is not None]
         new += [_new_run(action, "skipped", at, why) for action, plan in plans for at, why in plan.skipped]
-        started = {run.action_id: run for run in await self._insert(connection, new, claimer) if not run.state.final}
+        made = await self._insert(connection, new, claimer)
+        started = {run.action_id: run for run in made if not run.state.final}
         after = [
             plan.after if plan.start is None or action.id in started else _not_counted(plan.after, action)
             for action, plan in plans
         ]
         if after:
             await connection.execute(STATEMENTS["advance_actions"], {"changed": _as_json(after)})
-        return [Claim(action, started[action.id]) for action in after if action.id in started]
+        before = {action.id: action for action, _ in plans}
+        return Taken(
+            [Claim(action, started[action.id], _due(before[action.id])) for action in after if action.id in started],
+            [Settled(before[run.action_id].action_type, run.state) for run in made if run.state.final],
+        )
 
-    async def claim_occurrence(self, claimer: Claimer, action: ScheduledAction) -> Claim | None:
+    async def claim_occurrence(self, claimer: Claimer, action: ScheduledAction) -> Taken:
         assert action.id is not None
         async with self._database.transaction() as connection:
             if not await self._try_lock(connection, action.id):
-                return None
+                return Taken()
             await connection.execute(select(actions.c.id).where(actions.c.id == action.id).with_for_update())
             found = await self._read(connection, [action.id])
             if not found or found[0][0].next_occurrence != action.next_occurrence:
-                return None  # gone, or somebody was faster
+                return Taken()  # gone, or somebody was faster
             if action.next_occurrence is not None:
-                claims = await self._start_due(connection, claimer, found)
-            else:
-                claims = await self._start_now(connection, claimer, *found[0])
-        return claims[0] if claims else None
+                return await self._start_due(connection, claimer, found)
+            return await self._start_now(connection, claimer, *found[0])
 
     async def _start_now(
         self, connection: AsyncConnection, claimer: Claimer, action: ScheduledAction, unfinished: bool, now: datetime
-    ) -> list[Claim]:
+    ) -> Taken:
+        if not runs_when_executed(action):
+            return Taken()
         busy = unfinished and not action.allow_concurrent
         new = _new_run(action, "skipped" if busy else "running", None, BUSY if busy else None, trigger="manual")
-        claims = [Claim(action, run) for run in await self._insert(connection, [new], claimer) if not run.state.final]
-        if claims:
-            after = counted(action, now)
-            await connection.execute(STATEMENTS["advance_actions"], {"changed": _as_json([after])})
-            return [Claim(after, claims[0].run)]
-        return claims
+        made = await self._insert(connection, [new], claimer)
+        if busy or not made:
+            return Taken((), [Settled(action.action_type, run.state) for run in made])
+        after = counted(action, now)
+        await connection.execute(STATEMENTS["advance_actions"], {"changed": _as_json([after])})
+        return Taken([Claim(after, run, run.scheduled_for) for run in made])
 
     async def renew(self, claimer: Claimer, attempts: Collection[Attempt]) -> set[Attempt]:
         bound = {"ids": [run for run, _ in attempts], "attempts": [attempt for _, attempt in attempts]}
@@ -206,6 +215,11 @@ def _flat(ending: Ending) -> dict[str, Any]:
 def _not_counted(after: ScheduledAction, before: ScheduledAction) -> ScheduledAction:
     """Its occurrence had been run before (its schedule was set back): on to the next, and that one does not count."""
     return replace(after, execution_count=before.execution_count, last_run_at=before.last_run_at)
+
+
+def _due(action: ScheduledAction) -> datetime:
+    assert action.next_run_at is not None
+    return action.next_run_at
 
 
 def _as_json(changed: Sequence[ScheduledAction]) -> str:

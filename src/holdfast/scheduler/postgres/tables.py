@@ -1,69 +1,87 @@
-"""The tables as SQLAlchemy knows them. The migrations make them; a test compares the two."""
+"""The tables as SQLAlchemy's models, for an application's own queries, too. The migrations make them; a test compares.
+
+The scheduler writes by statements on ``actions`` and ``runs``, not by a session: what it changes are rows as they are
+under their locks, a hundred at a time, and never objects that remember how a row was when it was read.
+"""
 
 from __future__ import annotations
 
-from sqlalchemy import BigInteger, Boolean, Column, DateTime, Double, ForeignKey, Integer, MetaData, Table, Text
-from sqlalchemy.dialects.postgresql import JSONB
+from datetime import datetime
+from typing import Any, ClassVar, Final, cast
 
-metadata = MetaData(schema="holdfast")
+from sqlalchemy import BigInteger, Double, ForeignKey, MetaData, Table, Text
+from sqlalchemy.dialects.postgresql import JSONB, TIMESTAMP
+from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
 
-_WHEN = DateTime(timezone=True)
+from ...schema.migrations import SCHEMA
 
-actions = Table(
-    "scheduled_action",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("namespace", Integer, nullable=False),
-    Column("name", Text, nullable=False),
-    Column("action_type", Text, nullable=False),
-    Column("action_config", JSONB, nullable=False),
-    Column("schedule_type", Text, nullable=False),
-    Column("cron_expression", Text),
-    Column("timezone", Text, nullable=False),
-    Column("interval_seconds", Double),
-    Column("run_at", _WHEN),
-    Column("event", Text),
-    Column("start_at", _WHEN),
-    Column("end_at", _WHEN),
-    Column("max_executions", Integer),
-    Column("allow_concurrent", Boolean, nullable=False),
-    Column("misfire", Text, nullable=False),
-    Column("misfire_limit", Integer, nullable=False),
-    Column("misfire_grace_seconds", Double, nullable=False),
-    Column("jitter_seconds", Double, nullable=False),
-    Column("timeout_seconds", Double),
-    Column("max_retries", Integer, nullable=False),
-    Column("retry_delay_seconds", Double, nullable=False),
-    Column("recovery", Text, nullable=False),
-    Column("status", Text, nullable=False),
-    Column("execution_count", BigInteger, nullable=False),
-    Column("next_occurrence", _WHEN),
-    Column("next_run_at", _WHEN),
-    Column("last_run_at", _WHEN),
-    Column("created_at", _WHEN, nullable=False),
-    Column("updated_at", _WHEN, nullable=False),
-)
 
-runs = Table(
-    "scheduled_run",
-    metadata,
-    Column("id", BigInteger, primary_key=True),
-    Column("namespace", Integer, nullable=False),
-    Column("action_id", ForeignKey(actions.c.id, ondelete="CASCADE"), nullable=False),
-    Column("scheduled_for", _WHEN, nullable=False),
-    Column("trigger", Text, nullable=False),
-    Column("payload", JSONB),
-    Column("idempotency_key", Text, nullable=False),
-    Column("exclusive", Boolean, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("attempt", Integer, nullable=False),
-    Column("recoveries", Integer, nullable=False),
-    Column("due_at", _WHEN),
-    Column("instance", Text),
-    Column("lease_until", _WHEN),
-    Column("started_at", _WHEN),
-    Column("finished_at", _WHEN),
-    Column("duration_seconds", Double),
-    Column("error", Text),
-    Column("result", JSONB),
-)
+class Base(DeclarativeBase):
+    metadata = MetaData(schema=SCHEMA)
+    type_annotation_map: ClassVar = {
+        str: Text,
+        float: Double,
+        datetime: TIMESTAMP(timezone=True),
+        dict[str, Any]: JSONB,
+    }
+
+
+class ActionRow(Base):
+    __tablename__ = "scheduled_action"
+    id: Mapped[int] = mapped_column(primary_key=True)
+    namespace: Mapped[int]
+    name: Mapped[str]
+    action_type: Mapped[str]
+    action_config: Mapped[dict[str, Any]]
+    schedule_type: Mapped[str]
+    cron_expression: Mapped[str | None]
+    timezone: Mapped[str]
+    interval_seconds: Mapped[float | None]
+    run_at: Mapped[datetime | None]
+    event: Mapped[str | None]
+    start_at: Mapped[datetime | None]
+    end_at: Mapped[datetime | None]
+    max_executions: Mapped[int | None]
+    allow_concurrent: Mapped[bool]
+    misfire: Mapped[str]
+    misfire_limit: Mapped[int]
+    misfire_grace_seconds: Mapped[float]
+    jitter_seconds: Mapped[float]
+    timeout_seconds: Mapped[float | None]
+    max_retries: Mapped[int]
+    retry_delay_seconds: Mapped[float]
+    recovery: Mapped[str]
+    status: Mapped[str]
+    execution_count: Mapped[int] = mapped_column(BigInteger)
+    next_occurrence: Mapped[datetime | None]
+    next_run_at: Mapped[datetime | None]
+    last_run_at: Mapped[datetime | None]
+    created_at: Mapped[datetime]
+    updated_at: Mapped[datetime]
+
+
+class RunRow(Base):
+    __tablename__ = "scheduled_run"
+    id: Mapped[int] = mapped_column(BigInteger, primary_key=True)
+    namespace: Mapped[int]
+    action_id: Mapped[int] = mapped_column(ForeignKey(ActionRow.id, ondelete="CASCADE"))
+    scheduled_for: Mapped[datetime]
+    trigger: Mapped[str]
+    payload: Mapped[Any | None] = mapped_column(JSONB)
+    idempotency_key: Mapped[str]
+    exclusive: Mapped[bool]
+    state: Mapped[str]
+    attempt: Mapped[int]
+    recoveries: Mapped[int]
+    due_at: Mapped[datetime | None]
+    instance: Mapped[str | None]
+    lease_until: Mapped[datetime | None]
+    started_at: Mapped[datetime | None]
+    finished_at: Mapped[datetime | None]
+    duration_seconds: Mapped[float | None]
+    error: Mapped[str | None]
+    result: Mapped[Any | None] = mapped_column(JSONB)
+
+
+actions: Final = cast(Table, ActionRow.__table__)
+runs: Final = cast(Table, RunRow.__table__)

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from ...errors import InvalidOption, LockLost, NotHeld, WouldDeadlock
 from ..child import Child
+from ..stopwatch import Stopwatch
 from .crew import Crew, Flag, asynchronous, open_locks
 from .part import OVERRUN, AsyncPart, is_free, until_waiting
 
@@ -40,7 +39,8 @@ class AsyncBetweenProcesses(AsyncPart):
             child = Child(target)
             try:
                 assert child.ask("hold", key).startswith("held")
-                assert not await is_free(locks, key)
+                # A short lease may have ended, if the machine stood still.
+                assert locks.capabilities.expiring or not await is_free(locks, key)
             finally:
                 child.kill()
             async with locks.hold(key):  # in time, or NotAcquired
@@ -126,10 +126,10 @@ class AsyncDetaching(AsyncPart):
             async with Crew() as crew:
                 waiter = crew.start(locks.hold(key).__aenter__)
                 await until_waiting(locks, key, 1)
-                released = time.monotonic()
+                watch = Stopwatch()
                 assert await locks.release_detached(token)
                 heir = await waiter.result()
-                assert time.monotonic() - released < OVERRUN  # woken by it
+                assert watch.awake < OVERRUN  # woken by it
                 assert not await locks.release_detached(token)
                 await heir.release()
             assert await is_free(locks, key)

@@ -201,24 +201,21 @@ class AsyncInterruptions(AsyncPart):
     @asynchronous
     async def test_a_waiter_whose_loop_is_gone_is_passed_over(self, target: str, key: str) -> None:
         async with open_locks(target) as locks:
-            waiting = threading.Event()
+            loop, orphans = asyncio.new_event_loop(), list[object]()
 
             def wait_and_leave() -> None:
-                loop = asyncio.new_event_loop()
-                task = loop.create_task(locks.hold(key).__aenter__())
-                loop.call_later(0.05, loop.stop)
+                task = loop.create_task(locks.hold(key, wait=PATIENCE).__aenter__())
                 loop.run_forever()
                 task._log_destroy_pending = False  # type: ignore[attr-defined]
                 loop.close()  # with the waiter still in it
-                waiting.set()
                 orphans.append(task)
 
-            orphans: list[object] = []
             async with locks.hold(key):
-                await asyncio.to_thread(wait_and_leave)
-                job = asyncio.create_task(is_free(locks, f"{key}-other"))
+                leaving = asyncio.create_task(asyncio.to_thread(wait_and_leave))
                 await until_waiting(locks, key)
-                assert await job
+                loop.call_soon_threadsafe(loop.stop)
+                await leaving
+                assert await is_free(locks, f"{key}-other")
             async with locks.hold(key, wait=PATIENCE):
                 pass
             await pause(0)

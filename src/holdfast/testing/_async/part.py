@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
 from uuid import uuid4
 
 import pytest
 
 from ..._async.locks import AsyncLocks
-from .crew import pause
+from .crew import Job, pause
 
 OVERRUN = 0.5
 """How much later than its deadline a wait may end on a busy machine. It is far less than a second deadline would be."""
@@ -17,9 +18,14 @@ class SomethingWrong(Exception):
     pass
 
 
-async def until_waiting(locks: AsyncLocks, key: str, waiters: int = 1) -> None:
-    """Returns when so many wait for the key, as far as the engine can tell, and have had a moment to do so."""
+async def until_waiting(locks: AsyncLocks, key: str, waiters: int = 1, unless: Job[Any] | None = None) -> None:
+    """Returns when so many wait for the key, as far as the engine can tell, and have had a moment to do so.
+
+    ``unless`` is a job that does not wait for long: it may be over before that is seen.
+    """
     for _ in range(2000):
+        if unless is not None and unless.done:
+            return
         found = [holder for holder in await locks.holders() if holder.key == f"key:{key}"]
         if found and (found[0].waiting is None or found[0].waiting >= waiters):
             break

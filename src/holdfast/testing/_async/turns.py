@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from math import inf
 
 import pytest
 
 from ..._async.locks import AsyncLocks
 from ...errors import NotAcquired, Unsupported, WouldDeadlock
+from ..stopwatch import Stopwatch
 from .crew import Crew, Flag, asynchronous, open_locks, pause
 from .declared import AsyncBetweenProcesses, AsyncDetaching, AsyncInOrderOfArrival
 from .leases import AsyncLeases
@@ -106,12 +106,12 @@ class AsyncTakingTurns(AsyncPart):
         async with open_locks(target) as locks, Crew() as crew:
 
             async def at_once() -> float:
-                start = time.monotonic()
+                watch = Stopwatch()
                 with pytest.raises(NotAcquired) as caught:
                     async with locks.hold(key, wait=0):
                         raise AssertionError("two holders")
                 assert caught.value.key is not None and caught.value.key.name == key
-                return time.monotonic() - start
+                return watch.awake
 
             async with locks.hold(key):
                 assert await crew.start(at_once).result() < OVERRUN
@@ -122,16 +122,15 @@ class AsyncTakingTurns(AsyncPart):
     async def test_a_wait_ends_at_its_deadline(self, target: str, key: str) -> None:
         async with open_locks(target) as locks, Crew() as crew:
 
-            async def wait() -> float:
-                start = time.monotonic()
+            async def wait() -> None:
+                watch = Stopwatch()
                 with pytest.raises(NotAcquired):
                     async with locks.hold(key, wait=0.2):
                         raise AssertionError("two holders")
-                return time.monotonic() - start
+                assert watch.elapsed >= 0.199 and watch.awake < 0.2 + OVERRUN
 
             async with locks.hold(key):
-                waited = await crew.start(wait).result()
-            assert 0.199 <= waited < 0.2 + OVERRUN
+                await crew.start(wait).result()
             assert await is_free(locks, key)
 
     @asynchronous
@@ -146,13 +145,13 @@ class AsyncTakingTurns(AsyncPart):
                         await pause(0.03)
 
             async def wait() -> float:
-                start = time.monotonic()
+                watch = Stopwatch()
                 try:
                     async with locks.hold(key, wait=0.3):
                         pass
                 except NotAcquired:
                     pass
-                return time.monotonic() - start
+                return watch.awake
 
             for _ in range(4):
                 crew.start(pass_around)
@@ -165,11 +164,11 @@ class AsyncTakingTurns(AsyncPart):
         async with open_locks(target) as locks, Crew() as crew:
 
             async def wait() -> float:
-                start = time.monotonic()
+                watch = Stopwatch()
                 with pytest.raises(NotAcquired):
                     async with locks.hold(key, wait=0.0001):
                         raise AssertionError("two holders")
-                return time.monotonic() - start
+                return watch.awake
 
             async with locks.hold(key):
                 assert await crew.start(wait).result() < OVERRUN
@@ -189,7 +188,7 @@ class AsyncTakingTurns(AsyncPart):
 
             async with locks.hold(key):
                 gone = crew.start(give_up)
-                await until_waiting(locks, key)
+                await until_waiting(locks, key, unless=gone)
                 patient = crew.start(wait)
                 await gone.result()
             assert await patient.result()

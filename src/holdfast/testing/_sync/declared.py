@@ -3,12 +3,11 @@
 
 from __future__ import annotations
 
-import time
-
 import pytest
 
 from ...errors import InvalidOption, LockLost, NotHeld, WouldDeadlock
 from ..child import Child
+from ..stopwatch import Stopwatch
 from .crew import Crew, Flag, open_locks, synchronous
 from .part import OVERRUN, Part, is_free, until_waiting
 
@@ -41,7 +40,8 @@ class BetweenProcesses(Part):
             child = Child(target)
             try:
                 assert child.ask("hold", key).startswith("held")
-                assert not is_free(locks, key)
+                # A short lease may have ended, if the machine stood still.
+                assert locks.capabilities.expiring or not is_free(locks, key)
             finally:
                 child.kill()
             with locks.hold(key):  # in time, or NotAcquired
@@ -127,10 +127,10 @@ class Detaching(Part):
             with Crew() as crew:
                 waiter = crew.start(locks.hold(key).__enter__)
                 until_waiting(locks, key, 1)
-                released = time.monotonic()
+                watch = Stopwatch()
                 assert locks.release_detached(token)
                 heir = waiter.result()
-                assert time.monotonic() - released < OVERRUN  # woken by it
+                assert watch.awake < OVERRUN  # woken by it
                 assert not locks.release_detached(token)
                 heir.release()
             assert is_free(locks, key)

@@ -20,6 +20,7 @@ from .... import fork
 from ....errors import BackendUnavailable, LockError
 from ....flow import Wakeup
 from ...lease import Messages
+from ...nudge import Nudge
 from ..connect import Opened
 
 _PAUSES: Final = (0.02, 0.1, 0.3, 1.0)
@@ -51,7 +52,8 @@ class Mailbox:
         self._thread: threading.Thread | None = None
         self._connection: psycopg.Connection[Any] | None = None
         self._closed = False
-        self._wake_read, self._wake_write = os.pipe()
+        self._nudge = Nudge()
+        """Given when it is closed."""
 
     def open(self, wakeup: Wakeup) -> None:
         """Begins to listen, for good. ``wakeup`` is told when that has succeeded, or failed for the first time."""
@@ -66,7 +68,7 @@ class Mailbox:
 
     def close(self) -> None:
         self._closed = True
-        os.write(self._wake_write, b"x")
+        self._nudge.give()
         if self._thread is not None and self._thread is not threading.current_thread():
             self._thread.join(10)
         self._wake_sleepers()
@@ -88,7 +90,7 @@ class Mailbox:
                 self._wake_sleepers()
                 if not self.opened:
                     return
-                self._pause(_PAUSES[min(failures, len(_PAUSES) - 1)])
+                self._nudge.wait(_PAUSES[min(failures, len(_PAUSES) - 1)])
                 failures += 1
 
     def _connect(self) -> psycopg.Connection[Any]:
@@ -112,9 +114,9 @@ class Mailbox:
         pg = connection.pgconn
         poll = select.poll()
         poll.register(pg.socket, select.POLLIN)
-        poll.register(self._wake_read, select.POLLIN)
+        poll.register(self._nudge.fd, select.POLLIN)
         try:
-            while self._wake_read not in (ready for ready, _ in poll.poll()):  # which is written to when it is closed
+            while self._nudge.fd not in (ready for ready, _ in poll.poll()):
                 pg.consume_input()
                 while (notification := pg.notifies()) is not None:
                     self._heed(notification.extra.decode())
@@ -135,29 +137,18 @@ class Mailbox:
             case [what, label, fence] if what in _REASONS and fence.isdecimal():
                 self.messages.taken_away(label, int(fence), _REASONS[what])
 
-    def _pause(self, seconds: float) -> None:
-        select.select([self._wake_read], [], [], seconds)
-
     def _wake_sleepers(self) -> None:
         with self._mutex:
             sleepers, self._sleepers = self._sleepers, []
         for wakeup in sleepers:
             wakeup.wake()
 
-    def __del__(self) -> None:
-        # Not when it is closed: its thread may still look at them.
-        os.close(self._wake_read)
-        os.close(self._wake_write)
-
     def _start_afresh(self) -> None:
-        # Gives the descriptors up without a word to the server, whose session is the parent's.
+        # Gives the descriptor up without a word to the server, whose session is the parent's.
         connection = self._connection
-        descriptors = [self._wake_read, self._wake_write]
         if connection is not None and not connection.closed:
-            descriptors.append(connection.pgconn.socket)
-        for descriptor in descriptors:
             try:
-                os.close(descriptor)
+                os.close(connection.pgconn.socket)
             except OSError:
                 pass
         self._begin()

@@ -9,6 +9,11 @@ from ..requests import Ask
 class Question(Ask):
     """An effect. A caller that leaves (deadline, cancelled task, Ctrl-C at any line) has no connection in its hands."""
 
+    @property
+    def urgent(self) -> bool:  # type: ignore[override]
+        """A lease must not run out because a crowd asks for others."""
+        return self.statement == "lease_extend"
+
     def block(self) -> None:
         wakeup = ThreadWakeup()
         self._begin(wakeup)
