@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -149,6 +150,25 @@ def test_figures_of_several_workers_add_up_also_after_one_was_killed(start: Call
     assert os.path.isdir(folder)
     assert server.terminate() == 0
     assert not os.path.exists(folder), "nothing is left"
+
+
+def test_what_a_killed_server_has_left_is_swept_by_the_next_one(start: Callable[..., Running], tmp_path: Path) -> None:
+    settings = {"HOLDFAST_WORKERS": "2", "TMPDIR": str(tmp_path)}
+
+    def folders() -> set[Path]:
+        return set(tmp_path.glob("holdfast-metrics-*"))
+
+    killed = start(**settings)
+    (left,) = folders()
+    killed.kill()
+    first = start(**settings)
+    assert left in folders(), "it might be new"
+    for folder in folders():
+        os.utime(folder, (0, 0))
+    second = start(**settings)
+    assert left not in folders() and len(folders()) == 2, "those of servers that live stay"
+    assert (first.terminate(), second.terminate()) == (0, 0)
+    assert not folders()
 
 
 def _environment(pid: int) -> list[str]:

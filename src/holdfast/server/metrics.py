@@ -8,11 +8,14 @@ made for: nothing that a client sends becomes one.
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from types import TracebackType
 from typing import Final, Self
 
@@ -39,6 +42,8 @@ router = APIRouter()
 
 _TENANT: Final = "tenant"
 _FOLDER: Final = "PROMETHEUS_MULTIPROC_DIR"
+_PREFIX: Final = "holdfast-metrics-"
+_NEW_SECONDS: Final = 60.0
 _BUCKETS: Final = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 15.0, 25.0)
 
 hook_requests: Final = Counter(
@@ -84,12 +89,36 @@ def _outcome(error: BaseException) -> str:
 @contextmanager
 def shared_by_processes() -> Iterator[None]:
     """Has processes that are started in this block keep their figures where each can add them up."""
-    with tempfile.TemporaryDirectory(prefix="holdfast-metrics-") as folder:
+    with tempfile.TemporaryDirectory(prefix=_PREFIX) as folder, _in_use(folder):
+        _sweep(Path(folder).parent)
         os.environ[_FOLDER] = folder
         try:
             yield
         finally:
             del os.environ[_FOLDER]
+
+
+@contextmanager
+def _in_use(folder: str | Path) -> Iterator[None]:
+    """Raises ``BlockingIOError`` if the folder is another process's, which lives."""
+    at = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        fcntl.flock(at, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield
+    finally:
+        os.close(at)
+
+
+def _sweep(parent: Path) -> None:
+    """Removes what servers that were killed have left."""
+    for folder in parent.glob(f"{_PREFIX}*"):
+        try:
+            # A new one is not locked in its first moment.
+            if folder.stat().st_uid == os.geteuid() and time.time() - folder.stat().st_mtime > _NEW_SECONDS:
+                with _in_use(folder):
+                    shutil.rmtree(folder)
+        except OSError:
+            pass  # in use, or another sweeps
 
 
 def process_has_died(pid: int) -> None:
