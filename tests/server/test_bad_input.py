@@ -21,6 +21,7 @@ from holdfast.testing import PATIENCE
 
 Db = psycopg.Connection[Any]
 HOOKS = ["/hook", *(f"/hook/{path}" for path in ROUTES)]
+BODIES = ["/hook", "/scheduled-actions"]
 
 
 @pytest.fixture(autouse=True)
@@ -31,12 +32,12 @@ def _nothing_is_stored(request: pytest.FixtureRequest, server: Running, db: Db) 
             assert db.execute(f"select count(*) from holdfast.{table}").fetchone() == (0,)
 
 
-def announced(server: Running, length: int) -> socket.socket:
+def announced(server: Running, length: int, path: str = "/hook") -> socket.socket:
     """A connection on which a body of this length was announced, and its first byte sent."""
     host, port = server.address.removeprefix("http://").split(":")
     connection = socket.create_connection((host, int(port)), PATIENCE)
     connection.sendall(
-        f"POST /hook HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {server.token}\r\n"
+        f"POST {path} HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {server.token}\r\n"
         f"Content-Type: application/json\r\nContent-Length: {length}\r\n\r\n{{".encode()
     )
     return connection
@@ -116,12 +117,17 @@ def test_what_does_not_say_it_is_json_gets_415(server: Running, path: str, kind:
         assert client.post(path, content=json.dumps(body_for(path)).encode()).status_code == 415
 
 
-def test_a_large_body_gets_413_before_it_is_read(server: Running) -> None:
-    with announced(server, 10**12) as connection:
+@pytest.mark.parametrize("path", BODIES)
+def test_a_large_body_gets_413_before_it_is_read(server: Running, path: str) -> None:
+    with announced(server, 10**12, path) as connection:
         assert connection.recv(100).startswith(b"HTTP/1.1 413 ")
 
 
-def test_a_large_body_of_unknown_length_gets_413_when_it_is_too_much(server: Running) -> None:
+@pytest.mark.parametrize("path", BODIES)
+@pytest.mark.parametrize(("token", "status"), [(None, 413), ("unknown", 401)])
+def test_a_body_without_an_end_is_not_read_to_its_end(
+    server: Running, path: str, token: str | None, status: int
+) -> None:
     sent = 0
 
     def endless() -> Iterator[bytes]:
@@ -130,9 +136,10 @@ def test_a_large_body_of_unknown_length_gets_413_when_it_is_too_much(server: Run
             sent += 2**20
             yield b" " * 2**20
 
-    with server.client(headers={"Content-Type": "application/json"}) as client:
+    headers = {"Content-Type": "application/json"} | ({"Authorization": f"Bearer {token}"} if token else {})
+    with server.client(headers=headers) as client:
         try:
-            assert client.post("/hook", content=endless()).status_code == 413
+            assert client.post(path, content=endless()).status_code == status
         except httpx.WriteError:  # it hung up while we were still sending
             pass
     assert sent < 100 * 2**20

@@ -74,7 +74,7 @@ else:
     )
 
 
-class _Route(APIRoute):
+class Route(APIRoute):
     """What the scheduler raises, as HTTP says it."""
 
     def get_route_handler(self) -> Callable[[Request], Coroutine[Any, Any, Response]]:
@@ -100,8 +100,9 @@ class _Route(APIRoute):
 PREFIX: Final = "/scheduled-actions"
 
 
-def create_router(scheduler: Agenda, prefix: str = PREFIX) -> APIRouter:
-    router = APIRouter(prefix=prefix, tags=["scheduled actions"], route_class=_Route)
+def create_router(scheduler: Agenda, prefix: str = PREFIX, *, route_class: type[Route] = Route) -> APIRouter:
+    """``route_class``: one that also sees to what must be seen to before a request's body is read."""
+    router = APIRouter(prefix=prefix, tags=["scheduled actions"], route_class=route_class)
 
     @router.get("")
     async def list_actions(after: int = 0, limit: _Limit = 100, status: Status | None = None) -> list[ScheduledAction]:
