@@ -417,10 +417,15 @@ def test_many_leases_are_renewed_on_few_connections(leases: str, key: str, serve
 
     async def main() -> None:
         async with AsyncLocks.from_url(leases) as locks:
-            blocks = [locks.hold(f"{key}-{number}", ttl=4) for number in range(1000)]
+            blocks = [locks.hold(f"{key}-{number}", ttl=9) for number in range(1000)]
             handles = await asyncio.gather(*(block.__aenter__() for block in blocks))
             assert server.connections() <= 2
-            await asyncio.sleep(5)
+            ends_at = [held._ticket.expires_at for held in handles]
+
+            def renewed() -> bool:
+                return all(held._ticket.expires_at > end for held, end in zip(handles, ends_at, strict=True))
+
+            await asyncio.to_thread(wait_until, renewed, "not all were renewed")
             for held in handles:
                 held.check()
             await asyncio.gather(*(block.__aexit__(None, None, None) for block in blocks))
