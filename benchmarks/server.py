@@ -22,12 +22,15 @@ from typing import Any, NamedTuple
 import psycopg
 
 from holdfast.embedded import start_postgres
+from holdfast.hooks.folders import spool_dir
+from holdfast.hooks.spool import Spool
 
 from .figure import Figure, show
 
 AGENTS, EVENTS_EACH, ROUNDS = 50, 12, 5
 SESSION_ENDS = 100
 STORM = 200
+SHIMS = 25
 
 
 class Target(NamedTuple):
@@ -71,6 +74,7 @@ def measure() -> Iterator[Figure]:
         yield from _throughput(servers)
         yield from _session_end(servers["locked"], postgres.url)
         yield from _storm([servers["locked"], servers["second"]], postgres.url)
+        yield from _shim(servers["locked"], folder / "locked")
 
 
 def _throughput(servers: dict[str, Target]) -> Iterator[Figure]:
@@ -147,6 +151,23 @@ def _storm(targets: list[Target], url: str) -> Iterator[Figure]:
     yield Figure("  lost or out of order", out_of_place, "", 0)
 
 
+def _shim(target: Target, data: Path) -> Iterator[Figure]:
+    """The command that an agent waits for, from its start to its end, with the event delivered."""
+    url = f"http://{target.host}:{target.port}"
+    shim = [sys.executable, "-m", "holdfast.cli", "hook", "--url", url, "--data-dir", str(data)]
+    took: dict[str, list[float]] = {"shim": [], "python": []}
+    for n in range(-2, SHIMS):  # some to warm up
+        for name, command in (("shim", shim), ("python", [sys.executable, "-c", "pass"])):
+            began = time.perf_counter()
+            subprocess.run(command, input=json.dumps(_tool("shim", n)).encode(), check=True)
+            if n >= 0:
+                took[name].append(time.perf_counter() - began)
+    assert Spool(spool_dir(data, url)).empty, "all were delivered"
+    over = median(ours - bare for ours, bare in zip(took["shim"], took["python"], strict=True))
+    yield Figure("holdfast hook over bare Python, median", over * 1000, "ms", 100)
+    yield Figure("  bare Python", median(took["python"]) * 1000, "ms")
+
+
 def _tool(session: str, n: int) -> dict[str, Any]:
     tool = {"tool_name": "Bash", "tool_input": {"command": "true"}, "tool_use_id": f"toolu_{n}"}
     return {"session_id": session, "cwd": "/home/dev/shop", "hook_event_name": "PostToolUse", **tool}
@@ -179,10 +200,12 @@ def _server(name: str, url: str, data: Path) -> Iterator[Target]:
 def _serve(name: str) -> int:
     """One of the servers; the unlocked one lets everybody in at once."""
     if name == "unlocked":
-        from holdfast.agents.processing import Processor
+        from holdfast.agents.processing import Processor, Waited, ignore
 
         @asynccontextmanager
-        async def not_alone(self: Processor, agent_id: int, *, wait: float, note: str) -> AsyncIterator[None]:
+        async def not_alone(
+            self: Processor, agent_id: int, *, wait: float, note: str, waited: Waited = ignore
+        ) -> AsyncIterator[None]:
             async with self._slots:
                 yield
 

@@ -1,7 +1,7 @@
 """What a server consists of, without the server: for tests of the agents' own code."""
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from holdfast.agents.deferred import DeferredStops
 from holdfast.agents.drainer import Drainer
 from holdfast.agents.inbox import Stored
 from holdfast.agents.interrupts import Interrupts
+from holdfast.agents.outbox import Kind
 from holdfast.agents.processing import Processor
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -21,10 +22,10 @@ RECORDED = [json.loads(line) for line in (GOLDEN / "hook-payloads.jsonl").read_t
 
 
 class Crew:
-    def __init__(self, url: str, transcripts: Path) -> None:
+    def __init__(self, url: str, transcripts: Path, tells: Iterable[Kind]) -> None:
         self.database = Database(url)
         self.locks = AsyncLocks.from_url(url)
-        self.processor = Processor(self.database, self.locks)
+        self.processor = Processor(self.database, self.locks, tells=frozenset(tells))
         self.deferred = DeferredStops(self.database, self.processor, transcripts)
         self.interrupts = Interrupts(self.database, transcripts, quiet=0)
         self.drainer = Drainer(self.database, self.processor, self.deferred, self.interrupts, interval=0.2)
@@ -41,8 +42,8 @@ class Crew:
 
 
 @asynccontextmanager
-async def crew(url: str, transcripts: Path = Path("/nowhere")) -> AsyncIterator[Crew]:
-    all_of_it = Crew(url, transcripts)
+async def crew(url: str, transcripts: Path = Path("/nowhere"), *, tells: Iterable[Kind] = ()) -> AsyncIterator[Crew]:
+    all_of_it = Crew(url, transcripts, tells)
     try:
         yield all_of_it
     finally:

@@ -15,6 +15,7 @@ from holdfast import AsyncLocks, LockNamespace, NotAcquired
 from holdfast.agents import effects, inbox
 from holdfast.agents.ledger import Ledger
 from holdfast.agents.tables import Event
+from holdfast.agents.view import View
 from holdfast.testing import PATIENCE
 
 Db = psycopg.Connection[Any]
@@ -228,6 +229,8 @@ def test_a_stop_without_last_words_waits_for_the_transcript(url: str, db: Db, tm
     assert db.execute("select effect from holdfast.event where name = 'Stop'").fetchone() == (
         "deferred, then completed",
     )
+    known = db.execute("select model, client_version, git_branch from holdfast.agent").fetchone()
+    assert known == ("claude-opus-4-8", "2.1.197", "HEAD"), "what else the transcript told"
 
 
 def test_a_deferred_stop_survives_a_restart_and_finds_what_session_end_has_completed(
@@ -256,8 +259,12 @@ def test_a_transcript_that_never_comes_does_not_leave_the_command_open(url: str,
             for report in RECORDED[:5]:
                 await staff.send(without_last_words(report))
             db.execute("update holdfast.deferred_stop set tries = 7, due_at = now()")
+            view = View(staff.database)
+            before = await view.now()
             staff.drainer.start()
             await until(db, "select state from holdfast.command", [("COMPLETE",)])
+            changes = await view.changes("default", before)
+            assert [change["effect"] for _, change in changes] == ["deferred, then completed"]  # and it is told
 
     asyncio.run(main())
 

@@ -9,7 +9,7 @@ import pytest
 from crew import GOLDEN
 
 from holdfast.agents import transcript
-from holdfast.agents.transcript import Refused, last_words
+from holdfast.agents.transcript import LastEntry, Refused, last_entry
 
 
 @pytest.fixture
@@ -31,7 +31,8 @@ TOOL = json.dumps({"type": "assistant", "message": {"content": [{"type": "tool_u
 
 def test_the_recorded_transcript(root: Path) -> None:
     (root / "t.jsonl").write_bytes((GOLDEN / "transcript.jsonl").read_bytes())
-    assert last_words(str(root / "t.jsonl"), root) == "All done, hello."
+    last = LastEntry("All done, hello.", model="claude-opus-4-8", client_version="2.1.197", git_branch="HEAD")
+    assert last_entry(str(root / "t.jsonl"), root) == last
 
 
 @pytest.mark.parametrize(
@@ -52,16 +53,16 @@ def test_the_recorded_transcript(root: Path) -> None:
 )
 def test_what_the_agent_said_last(root: Path, lines: list[str], words: str | None) -> None:
     (root / "t.jsonl").write_text("\n".join(lines))
-    assert last_words(str(root / "t.jsonl"), root) == words
+    assert last_entry(str(root / "t.jsonl"), root).said == words
 
 
 def test_only_the_end_of_a_large_file_is_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(transcript, "MOST_BYTES", 1000)
     path = root / "t.jsonl"
     path.write_text("\n".join([assistant("x" * 5000), assistant("the end")]))
-    assert last_words(str(path), root) == "the end"
+    assert last_entry(str(path), root).said == "the end"
     path.write_text(assistant("x" * 5000))
-    assert last_words(str(path), root) is None
+    assert last_entry(str(path), root).said is None
 
 
 def test_what_leads_outside_is_refused(root: Path, tmp_path: Path) -> None:
@@ -86,17 +87,17 @@ def test_what_leads_outside_is_refused(root: Path, tmp_path: Path) -> None:
         f"{root}-evil/x",
     ):
         with pytest.raises(Refused):
-            last_words(path, root)
+            last_entry(path, root)
 
 
 def test_a_file_that_is_not_there_yet_is_told_apart(root: Path) -> None:
     with pytest.raises(FileNotFoundError):
-        last_words(str(root / "none.jsonl"), root)
+        last_entry(str(root / "none.jsonl"), root)
 
 
 def test_a_root_behind_a_link_is_the_same_root(root: Path, tmp_path: Path) -> None:
     (root / "t.jsonl").write_text(assistant("hello"))
     link = tmp_path / "link"
     link.symlink_to(root)
-    assert last_words(str(link / "t.jsonl"), link) == "hello"
-    assert last_words(str(root / "t.jsonl"), link) == "hello"
+    assert last_entry(str(link / "t.jsonl"), link).said == "hello"
+    assert last_entry(str(root / "t.jsonl"), link).said == "hello"

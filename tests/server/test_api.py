@@ -48,7 +48,17 @@ def test_agents_are_shown_with_their_state_and_their_command(client: httpx.Clien
     second, first = client.get("/api/agents").json()["agents"]
     assert (first["session_id"], first["state"]) == (RECORDED[0]["session_id"], "PROCESSING")
     assert first["command"]["prompt"] == "say hi"
-    assert first["context"]["cwd"] == "/home/dev/shop"
+    assert first["context"] == {
+        "project": "/home/dev/shop",
+        "cwd": "/home/dev/shop",
+        "git_branch": None,
+        "model": None,
+        "effort": "high",
+        "permission_mode": "default",
+        "source": "startup",
+        "client_version": None,
+        "transcript_path": RECORDED[0]["transcript_path"],
+    }
     assert (second["state"], second["command"]["waits_for"]) == ("AWAITING_INPUT", "prompt")
     for report in RECORDED[3:]:
         client.post("/hook", json=report)
@@ -123,11 +133,11 @@ def test_advisory_locks_of_this_database_are_shown_as_they_were_asked_for(
 class Reader:
     """Follows ``/api/events`` in a thread."""
 
-    def __init__(self, server: Running, after: str | None = None) -> None:
+    def __init__(self, server: Running, after: str | None = None, token: str | None = None) -> None:
         self.changes: list[tuple[str, dict[str, Any]]] = []
         host, port = server.address.removeprefix("http://").split(":")
         self._socket = socket.create_connection((host, int(port)), PATIENCE)
-        headers = {"Host": host, "Authorization": f"Bearer {server.token}"} | (
+        headers = {"Host": host, "Connection": "close", "Authorization": f"Bearer {token or server.token}"} | (
             {"Last-Event-ID": after} if after else {}
         )
         lines = ["GET /api/events HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items()), "", ""]
@@ -155,7 +165,10 @@ class Reader:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._socket.shutdown(socket.SHUT_RDWR)
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)
+        except OSError:
+            pass  # the server has hung up
         self._thread.join()
         self._lines.close()
         self._socket.close()
@@ -210,16 +223,52 @@ def test_a_server_that_ends_does_not_wait_for_its_readers(start: Callable[..., R
         wait_until(lambda: reader.ended, "the stream ended")
 
 
-def test_a_reader_that_takes_nothing_holds_up_nobody(server: Running, client: httpx.Client) -> None:
+def connections_of(server: Running) -> int:
+    """How many the server still has on its side, as the kernel sees them."""
+    port = int(server.address.rpartition(":")[2])
+    lines = Path("/proc/net/tcp").read_text().splitlines()[1:]
+    return sum(line.split()[1].endswith(f":{port:04X}") and line.split()[3] != "0A" for line in lines)
+
+
+def test_a_reader_that_takes_nothing_is_dropped_and_holds_up_nobody(start: Callable[..., Running], db: Db) -> None:
+    server = start(HOLDFAST_STREAM_PATIENCE="1")
     host, port = server.address.removeprefix("http://").split(":")
-    with socket.create_connection((host, int(port))) as stalled:
+    with server.client() as client:
+        client.post("/hook", json=event("Note"))
+        (agent,) = client.get("/api/agents").json()["agents"]
+        stalled = socket.socket()
         stalled.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1024)
-        stalled.sendall(
-            f"GET /api/events HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {server.token}\r\n\r\n".encode()
-        )
-        with Reader(server) as reader:
-            client.post("/hook", json=event("Note"))
-            wait_until(lambda: reader.changes, "others live")
+        stalled.connect((host, int(port)))
+        with stalled, Reader(server) as reader:
+            stalled.sendall(
+                f"GET /api/events HTTP/1.1\r\nHost: {host}\r\nAuthorization: Bearer {server.token}\r\n\r\n".encode()
+            )
+            assert stalled.recv(12) == b"HTTP/1.1 200", "it follows along; from here on it takes nothing"
+            # More than all buffers between can hold.
+            db.execute(
+                "insert into holdfast.event"
+                " (agent_id, number, name, payload, digest, status, processed_at, processed_in, effect)"
+                " select %s, n, 'Note', '{}', '', 'done', now(), txid_current(), repeat('x', 3000)"
+                " from generate_series(2, 6001) n",
+                (agent["id"],),
+            )
+            wait_until(lambda: len(reader.changes) == 6000, "whoever reads is told all of it")
+            began = time.monotonic()
+            assert client.post("/hook", json=event("Note", n=2)).status_code == 200
+            assert time.monotonic() - began < 1
+            wait_until(lambda: "stream_dropped" in server.log.read_text(), "it was not dropped")
+            wait_until(lambda: connections_of(server) == 2, "its connection is still there")
+            wait_until(lambda: len(reader.changes) == 6001, "others live")
+    assert "Traceback" not in server.log.read_text()
+
+
+def test_a_reader_whose_token_is_revoked_is_told_no_more(server: Running, client: httpx.Client, db: Db) -> None:
+    with another_tenant(server, db) as other:
+        token = other.headers["Authorization"].removeprefix("Bearer ")
+        with Reader(server, token=token) as reader:
+            db.execute("update holdfast.token set revoked_at = now() where digest = %s", (digest(token),))
+            wait_until(lambda: reader.ended, "the stream went on")
+    db.execute("delete from holdfast.token where digest = %s", (digest(token),))
 
 
 def test_the_printed_address_lets_one_browser_in(start: Callable[..., Running], db: Db) -> None:

@@ -215,7 +215,7 @@ def test_whatever_the_description_allows_and_forbids_there_is_no_500(server: Run
                 answer = case.call(headers={"Authorization": f"Bearer {server.token}"})
                 seen.add(answer.status_code)
                 assert answer.status_code < 500, (case.method, case.path, answer.text)
-                if case.method == "POST" and answer.status_code < 300:
+                if case.path.startswith("/hook") and case.method == "POST" and answer.status_code < 300:
                     assert answer.content == b""
 
             check()

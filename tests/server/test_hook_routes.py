@@ -189,7 +189,7 @@ def test_twenty_five_hooks_on_twenty_five_agents_all_succeed_and_others_are_serv
                 watch = Stopwatch()
                 status = await client.get("/hook/status")
                 took = watch.awake
-                assert status.json() == {"agents": 25, "pending": 25, "set_aside": 0}
+                assert status.json().items() >= {"agents": 25, "pending": 25, "set_aside": 0}.items()
             return await asyncio.gather(*posted), took
 
     answers, took = asyncio.run(storm())

@@ -52,6 +52,8 @@ def report(server: Running, *events: dict[str, Any]) -> None:
 
 
 def test_what_agents_report_is_shown_while_it_happens(browser: Browser, start: Callable[..., Running]) -> None:
+    # Without its clock: what is shown must have been told, not found by looking now and then.
+    browser.call("Page.addScriptToEvaluateOnNewDocument", source="window.setInterval = () => 0")
     server = start()
     open_page(browser, server)
     browser.wait_for("!document.getElementById('none').hidden")
@@ -147,6 +149,7 @@ def test_cards_keep_their_place_and_focus_while_others_change(browser: Browser, 
     browser.wait_for("document.querySelector('.prompt')?.tabIndex === 0")
     browser.evaluate("document.querySelector('.prompt').focus()")
     report(server, event("UserPromptSubmit", "two", prompt="another", prompt_id="1", cwd="/home/dev/b"))
+    browser.wait_for(f"{CARDS}.filter(([state]) => state === 'COMMANDED').length === 2")  # beside it, and above
     report(server, event("Stop", "two", last_assistant_message="Done.", prompt_id="1"))
     browser.wait_for(f"{CARDS}.some(([state]) => state === 'IDLE')")
     assert browser.evaluate("document.activeElement.textContent === 'x'.repeat(500)")

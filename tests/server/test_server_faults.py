@@ -101,26 +101,6 @@ def test_told_to_stop_it_answers_whoever_waits_and_leaves_no_lock(start: Callabl
     wait_until(lambda: not pending(db), "what was left was not worked off")
 
 
-def test_workers_do_not_outlive_the_process_that_started_them(start: Callable[..., Running], db: Db) -> None:
-    server = start(HOLDFAST_WORKERS="2")
-    server.kill()
-    connections = "select count(*) from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
-    wait_until(lambda: db.execute(connections).fetchone() == (0,), "a worker lives on")
-
-
-def test_a_worker_that_is_killed_is_replaced(start: Callable[..., Running], db: Db) -> None:
-    server = start(HOLDFAST_WORKERS="2")
-    here = "query = 'listen holdfast_inbox' and datname = current_database()"
-    listening = f"select pid, application_name from pg_stat_activity where {here}"
-    wait_until(lambda: len(db.execute(listening).fetchall()) == 2, "two workers listen")
-    before = {name for _, name in db.execute(listening)}
-    victim = int(sorted(before)[0].removeprefix("holdfast[").removesuffix("]"))
-    os.kill(victim, signal.SIGKILL)
-    wait_until(lambda: len({name for _, name in db.execute(listening)} - before) == 1, "no new worker came")
-    with server.client() as client:
-        assert client.post("/hook", json=event("Note")).status_code == 200
-
-
 @pytest.mark.parametrize("mode", [signal.SIGINT, signal.SIGQUIT], ids=["fast", "immediate"])
 def test_the_database_is_restarted_under_load(tmp_path: Path, mode: signal.Signals) -> None:
     settings = {"synchronous_commit": "on", "fsync": "off"}
@@ -179,6 +159,19 @@ async def _load_while_restarting(
     again.close()
     assert statuses <= {200, 202, 503}, "never a 500"
     return accepted
+
+
+def test_a_database_that_cannot_be_asked_is_told_by_a_503(tmp_path: Path) -> None:
+    """Not by a 500, nor by a 200 that says there is nothing."""
+    with start_postgres(tmp_path / "pg", options={"fsync": "off"}) as postgres:
+        with Running({"HOLDFAST_DATABASE_URL": postgres.url}, tmp_path / "data") as server:
+            os.kill(int((tmp_path / "pg/postgres/cluster/postmaster.pid").read_text().split()[0]), signal.SIGQUIT)
+            wait_until(lambda: not server.is_ready(), "it is not ready")
+            with server.client() as client:
+                for path in ("/api/advisory-locks", "/api/agents", "/hook/status", "/metrics", "/health"):
+                    assert client.get(path).status_code == 503, path
+                assert client.post("/hook", json=event("Note")).status_code == 503
+                assert client.get("/health/live").status_code == 200
 
 
 def test_secrets_are_in_no_log_and_no_answer(tmp_path: Path, url: str) -> None:

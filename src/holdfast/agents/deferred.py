@@ -12,9 +12,9 @@ from sqlalchemy import delete, select, text
 from ..errors import LockError
 from . import effects, inbox, transcript
 from .database import Database, is_unavailable
-from .ledger import Ledger
 from .processing import Processor
 from .tables import Agent, DeferredStop, Event
+from .transcript import LastEntry
 
 _log = logging.getLogger("holdfast.agents")
 
@@ -52,9 +52,9 @@ class DeferredStops:
 
     async def _try(self, id_: int, agent_id: int, tries: int) -> None:
         try:
-            said = await self._last_words(agent_id)
-            if said is not None or tries >= MOST_TRIES:
-                await self._conclude(id_, agent_id, said)
+            last = await self._last_entry(agent_id)
+            if last.said is not None or tries >= MOST_TRIES:
+                await self._conclude(id_, agent_id, last)
         except Exception as error:
             about = {"action": "deferred_stop_postponed", "agent": agent_id}
             if isinstance(error, LockError) or is_unavailable(error):
@@ -62,28 +62,31 @@ class DeferredStops:
             else:
                 _log.exception("a deferred stop failed and will be tried again", extra=about)
 
-    async def _last_words(self, agent_id: int) -> str | None:
+    async def _last_entry(self, agent_id: int) -> LastEntry:
         async with self._database.statement() as connection:
             path = (await connection.execute(select(Agent.transcript_path).where(Agent.id == agent_id))).scalar()
         if path is None:
-            return None
+            return LastEntry()
         try:
-            return await asyncio.to_thread(transcript.last_words, path, self._transcripts)
+            return await asyncio.to_thread(transcript.last_entry, path, self._transcripts)
         except (OSError, transcript.Refused) as error:
             _log.warning(
                 "a transcript cannot be read: %s", error, extra={"action": "transcript_unread", "agent": agent_id}
             )
-            return None
+            return LastEntry()
 
-    async def _conclude(self, id_: int, agent_id: int, said: str | None) -> None:
+    async def _conclude(self, id_: int, agent_id: int, last: LastEntry) -> None:
         async with self._processor.alone_with(agent_id, wait=LOCK_WAIT, note="deferred stop"):
             async with self._database.transaction() as db:
-                ledger = await Ledger.open(db, agent_id)
+                ledger = await self._processor.ledger(db, agent_id)
                 gone = delete(DeferredStop).where(DeferredStop.id == id_).returning(DeferredStop)
                 row = (await db.execute(gone)).scalar_one_or_none()
+                ledger.agent.model = last.model or ledger.agent.model
+                ledger.agent.client_version = last.client_version or ledger.agent.client_version
+                ledger.agent.git_branch = last.git_branch or ledger.agent.git_branch
                 command = await ledger.open_command()
                 if row is None or command is None or command.id != row.command_id:
                     return  # somebody has completed it meanwhile
                 event = (await db.execute(select(Event).where(Event.id == row.event_id))).scalar_one()
                 # Marked anew, so that those who follow along are told.
-                inbox.mark_done(event, f"deferred, then {await effects.conclude(ledger, event, said)}")
+                inbox.mark_done(event, f"deferred, then {await effects.conclude(ledger, event, last.said)}")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import psycopg
@@ -13,6 +14,7 @@ from ..errors import LockError
 from .database import CHANNEL, Database, is_unavailable
 from .deferred import DeferredStops
 from .interrupts import Interrupts
+from .pause import set_within
 from .processing import Processor
 
 _log = logging.getLogger("holdfast.agents")
@@ -36,12 +38,15 @@ class Drainer:
         interrupts: Interrupts,
         *,
         interval: float = 2.0,
+        hears: Mapping[str, Callable[[], None]] | None = None,
     ) -> None:
+        """``hears``: what else is told on its channel, and whom it concerns."""
         self._database = database
         self._processor = processor
         self._deferred = deferred
         self._interrupts = interrupts
         self._interval = interval
+        self._hears = hears or {}
         self._look_now = asyncio.Event()
         self._at_work: dict[int, asyncio.Task[None]] = {}
         self._once_more: set[int] = set()
@@ -105,10 +110,7 @@ class Drainer:
                     _log.warning("the drainer waits: %s", type(error).__name__, extra={"action": "drainer_waits"})
                 else:
                     _log.exception("the drainer met something unexpected", extra={"action": "drainer_failed"})
-            try:
-                await asyncio.wait_for(self._look_now.wait(), pause)
-            except TimeoutError:
-                pass
+            await set_within(self._look_now, pause)
             self._look_now.clear()
 
     async def _left_behind(self, age: float) -> set[int]:
@@ -121,12 +123,13 @@ class Drainer:
                 async with await self._database.connect() as connection:
                     await connection.set_autocommit(True)
                     await connection.execute(f"listen {CHANNEL}")
-                    self._look_now.set()  # for what was told before we listened
+                    for look in (self._look_now.set, *self._hears.values()):
+                        look()  # for what was told before we listened
                     async for notice in connection.notifies():
                         if notice.payload.isdecimal():
                             self.call(int(notice.payload))
                         else:
-                            self._look_now.set()
+                            self._hears.get(notice.payload, self._look_now.set)()
             except psycopg.Error as error:
                 _log.warning("not listening: %s", type(error).__name__, extra={"action": "listen_lost"})
                 await asyncio.sleep(self._interval)

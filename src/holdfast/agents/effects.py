@@ -13,7 +13,8 @@ from typing import Any, Final
 from . import words
 from .ledger import Ledger
 from .machine import Actor, Intent, State
-from .payload import storable
+from .outbox import Kind
+from .payload import label, storable
 from .tables import Command, Event
 
 QUESTION_TOOLS: Final = frozenset({"AskUserQuestion", "ExitPlanMode"})
@@ -43,16 +44,17 @@ async def _fill_gaps(ledger: Ledger, payload: dict[str, Any]) -> None:
     agent = ledger.agent
     agent.cwd = agent.cwd or storable(payload.get("cwd"))
     agent.transcript_path = agent.transcript_path or storable(payload.get("transcript_path"))
-    agent.model = agent.model or storable(payload.get("model"))
+    agent.model = agent.model or label(payload.get("model"))
+    agent.permission_mode = label(payload.get("permission_mode")) or agent.permission_mode
+    effort = payload.get("effort")
+    agent.effort = label(effort.get("level") if isinstance(effort, dict) else None) or agent.effort
     if agent.project_id is None and agent.cwd and len(agent.cwd.encode()) <= _LONGEST_PROJECT:
         agent.project_id = await ledger.project(agent.cwd)
 
 
 async def _session_start(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
     agent = ledger.agent
-    agent.source = (
-        storable(payload.get("source")) if not event.late else agent.source or storable(payload.get("source"))
-    )
+    agent.source = label(payload.get("source")) if not event.late else agent.source or label(payload.get("source"))
     first = agent.registered_at is None
     agent.registered_at = agent.registered_at or ledger.now
     if agent.ended_at is not None:
@@ -135,6 +137,7 @@ async def _ask(
         text=text,
         tool_name=payload.get("tool_name"),
     )
+    await ledger.tell(Kind.AWAITING_INPUT, command, event, text)
     return "awaiting input"
 
 
@@ -203,6 +206,7 @@ async def _end_command(ledger: Ledger, event: Event, said: str | None, effect: s
     end = Intent.END_OF_COMMAND
     await ledger.move(command, Actor.AGENT, end)
     await ledger.add_turn(command, Actor.AGENT, end, source=f"event:{event.number}", event=event, text=said)
+    await ledger.tell(Kind.COMPLETE, command, event, said)
     return effect
 
 
@@ -231,6 +235,7 @@ async def conclude(ledger: Ledger, event: Event, said: str | None, *, prompt_id:
     if asks:
         command.waits_for, command.waiting_calls = "prompt", frozenset()
     await ledger.add_turn(command, Actor.AGENT, intent, source=f"event:{event.number}", event=event, text=said)
+    await ledger.tell(Kind.AWAITING_INPUT if asks else Kind.COMPLETE, command, event, said)
     return "asked" if asks else "completed"
 
 
@@ -238,8 +243,10 @@ async def _session_end(ledger: Ledger, event: Event, payload: dict[str, Any]) ->
     command = await ledger.open_command()
     if command is not None:
         await ledger.move(command, Actor.AGENT, Intent.END_OF_COMMAND)
+        await ledger.tell(Kind.COMPLETE, command, event)
     ledger.agent.ended_at = ledger.now
-    ledger.agent.end_reason = storable(payload.get("reason"))
+    ledger.agent.end_reason = label(payload.get("reason"))
+    await ledger.tell(Kind.ENDED, command, event, ledger.agent.end_reason)
     return "ended"
 
 

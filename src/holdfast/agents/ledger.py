@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Set as AbstractSet
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -9,11 +10,15 @@ from sqlalchemy import func, select
 from sqlalchemy.dialects.postgresql import insert
 from sqlalchemy.ext.asyncio import AsyncSession
 
-from . import machine
+from . import machine, outbox
 from .database import notify
 from .machine import Actor, Intent, State
+from .outbox import Kind
 from .payload import storable
-from .tables import Agent, Command, DeferredStop, Event, Project, Turn
+from .tables import Agent, Command, DeferredStop, Event, Outbox, Project, Turn
+
+_LONGEST_MESSAGE: Final = 300
+"""Characters of what the agent said: enough to know whether to go and look."""
 
 _MOST_CALLS_AT_ONCE: Final = 20
 
@@ -21,15 +26,16 @@ _MOST_CALLS_AT_ONCE: Final = 20
 class Ledger:
     """Everything is read in this transaction, under the agent's lock: nothing from before it is used."""
 
-    def __init__(self, db: AsyncSession, agent: Agent, now: datetime) -> None:
+    def __init__(self, db: AsyncSession, agent: Agent, now: datetime, tells: AbstractSet[Kind]) -> None:
         self._db = db
+        self._tells = tells
         self.agent = agent
         self.now = now
         """The database's clock, at the beginning of this transaction."""
 
     @classmethod
-    async def open(cls, db: AsyncSession, agent_id: int) -> Ledger:
-        """Locks the agent's row to the end of the transaction.
+    async def open(cls, db: AsyncSession, agent_id: int, *, tells: AbstractSet[Kind] = frozenset()) -> Ledger:
+        """Locks the agent's row to the end of the transaction. ``tells``: what somebody wants to be told of.
 
         The agent's lock keeps others out already; but it may have been lost without our knowing (a database that was
         restarted), and then two would be at work on one event.
@@ -38,7 +44,7 @@ class Ledger:
             select(Agent, func.now()).where(Agent.id == agent_id).with_for_update(key_share=True, of=Agent)
         )
         agent, now = row.one()
-        return cls(db, agent, now)
+        return cls(db, agent, now, tells)
 
     async def open_command(self) -> Command | None:
         query = select(Command).where(Command.agent_id == self.agent.id, Command.state != State.COMPLETE)
@@ -152,3 +158,27 @@ class Ledger:
         values = {"agent_id": self.agent.id, "command_id": command.id, "event_id": event.id}
         await self._db.execute(insert(DeferredStop).values(**values).on_conflict_do_nothing())
         await notify(self._db, "deferred")
+
+    async def tell(self, kind: Kind, command: Command | None, event: Event, said: object = None) -> None:
+        """Writes a message to the outbox, if somebody wants it: it goes out once this transaction is durable."""
+        if kind not in self._tells:
+            return
+        agent = self.agent
+        message = {
+            "kind": kind,
+            "tenant": agent.tenant,
+            "agent": agent.id,
+            "session": agent.session_id,
+            "project": agent.cwd,
+            "command": {"id": command.id, "state": command.state} if command is not None else None,
+            "text": _shortened(storable(said)),
+            "event": event.number,
+            "at": event.received_at.isoformat(),
+        }
+        values = {"agent_id": agent.id, "kind": kind, "source": f"event:{event.number}", "payload": message}
+        await self._db.execute(insert(Outbox).values(**values).on_conflict_do_nothing())
+        await notify(self._db, outbox.WORD)
+
+
+def _shortened(said: str | None) -> str | None:
+    return said if said is None or len(said) <= _LONGEST_MESSAGE else f"{said[: _LONGEST_MESSAGE - 1]}…"

@@ -11,6 +11,7 @@ from ..errors import LockError
 MAX_DEPTH: Final = 100
 _LONGEST: Final = {"session_id": 200, "hook_event_name": 100, "prompt_id": 200, "tool_use_id": 200}
 _LONGEST_PATH: Final = 4096
+_LONGEST_LABEL: Final = 200
 
 
 class Malformed(LockError, ValueError):
@@ -58,6 +59,12 @@ def storable(value: object) -> str | None:
     if not isinstance(value, str):
         return None
     return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+
+
+def label(value: object) -> str | None:
+    """What is shown as a word or two: a model, a mode. None if it is no text, and never long."""
+    text = storable(value)
+    return None if text is None else text[:_LONGEST_LABEL]
 
 
 def _parsed(body: bytes) -> dict[str, Any]:

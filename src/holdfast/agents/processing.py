@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import time
+from collections.abc import AsyncIterator, Callable
+from collections.abc import Set as AbstractSet
+from contextlib import AsyncExitStack, asynccontextmanager
 from enum import Enum
 from typing import Final
+
+from sqlalchemy.ext.asyncio import AsyncSession
 
 from .._async.locks import AsyncLocks
 from ..errors import BackendUnavailable
@@ -15,11 +19,18 @@ from ..keys import LockNamespace
 from . import effects, inbox
 from .database import Database, is_unavailable
 from .ledger import Ledger
+from .outbox import Kind
 
 _log = logging.getLogger("holdfast.agents")
 
 KEPT_FREE: Final = 5
 """Connections that processing leaves for storing, and for those who only look."""
+
+Waited = Callable[[float], None]
+"""Is told how many seconds the agent's lock was waited for, whether it was had then or not."""
+
+
+def ignore(seconds: float) -> None: ...
 
 
 class _Next(Enum):
@@ -31,24 +42,39 @@ class _Next(Enum):
 class Processor:
     """What a request and a drainer do alike."""
 
-    def __init__(self, database: Database, locks: AsyncLocks, *, connections: int = 25) -> None:
+    def __init__(
+        self, database: Database, locks: AsyncLocks, *, connections: int = 25, tells: AbstractSet[Kind] = frozenset()
+    ) -> None:
         self._database = database
         self._locks = locks
+        self._tells = tells
         self._slots = asyncio.Semaphore(max(1, connections - KEPT_FREE))
 
     @asynccontextmanager
-    async def alone_with(self, agent_id: int, *, wait: float, note: str) -> AsyncIterator[None]:
+    async def alone_with(
+        self, agent_id: int, *, wait: float, note: str, waited: Waited = ignore
+    ) -> AsyncIterator[None]:
         """The agent's lock first; then a place at a connection; only then is anything read."""
-        async with self._locks.hold(LockNamespace.AGENT, agent_id, wait=wait, note=note):
-            async with self._slots:
-                yield
+        async with AsyncExitStack() as taken:
+            began = time.monotonic()
+            try:
+                await taken.enter_async_context(self._locks.hold(LockNamespace.AGENT, agent_id, wait=wait, note=note))
+            finally:
+                waited(time.monotonic() - began)
+            await taken.enter_async_context(self._slots)
+            yield
 
-    async def work_off(self, agent_id: int, *, up_to: int | None = None, wait: float, note: str = "hook") -> bool:
+    async def ledger(self, db: AsyncSession, agent_id: int) -> Ledger:
+        return await Ledger.open(db, agent_id, tells=self._tells)
+
+    async def work_off(
+        self, agent_id: int, *, up_to: int | None = None, wait: float, note: str = "hook", waited: Waited = ignore
+    ) -> bool:
         """Works off what came up to number ``up_to``, whoever brought it. Whether all of that is done now.
 
         Raises ``LockError`` if the lock or the database cannot be had; the inbox stays as it is then.
         """
-        async with self.alone_with(agent_id, wait=wait, note=note):
+        async with self.alone_with(agent_id, wait=wait, note=note, waited=waited):
             while (outcome := await self._next(agent_id, up_to)) is _Next.WORKED:
                 pass
         return outcome is _Next.EMPTY
@@ -57,7 +83,7 @@ class Processor:
         number: int | None = None  # of the event at hand; its row is no use after a rollback
         try:
             async with self._database.transaction() as db:
-                ledger = await Ledger.open(db, agent_id)
+                ledger = await self.ledger(db, agent_id)
                 event = await inbox.next_pending(db, agent_id, up_to)
                 if event is None:
                     return _Next.EMPTY
@@ -74,7 +100,7 @@ class Processor:
     async def _failed(self, agent_id: int, number: int, error: Exception) -> _Next:
         try:
             async with self._database.transaction() as db:
-                await Ledger.open(db, agent_id)
+                await self.ledger(db, agent_id)
                 event = await inbox.next_pending(db, agent_id, number)
                 if event is None or event.number != number:  # somebody else was quicker
                     return _Next.WORKED

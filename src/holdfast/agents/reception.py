@@ -16,7 +16,7 @@ from .database import Database, is_unavailable, notify
 from .drainer import Drainer
 from .inbox import Stored
 from .payload import Report
-from .processing import Processor
+from .processing import Processor, Waited, ignore
 
 _log = logging.getLogger("holdfast.agents")
 
@@ -51,12 +51,12 @@ class Reception:
         self._waiting: set[asyncio.Timeout] = set()
         self._closing = False
 
-    async def take(self, tenant: str, report: Report) -> Receipt:
+    async def take(self, tenant: str, report: Report, *, waited: Waited = ignore) -> Receipt:
         """Raises ``BackendUnavailable`` if the event could not be stored."""
         stored = await self._store(tenant, report)
         if report.name in AT_ONCE and not self._closing:
             self._drainer.call(stored.agent_id)
-        elif await self._worked_off(stored):
+        elif await self._worked_off(stored, waited):
             return Receipt(stored, Outcome.DUPLICATE if stored.duplicate else Outcome.PROCESSED)
         else:
             await self._leave_to_drainers(stored.agent_id)
@@ -82,12 +82,14 @@ class Reception:
             # Again, also if only the answer was lost: the same event is recognised.
             await asyncio.sleep(STORE_PAUSE)
 
-    async def _worked_off(self, stored: Stored) -> bool:
+    async def _worked_off(self, stored: Stored, waited: Waited) -> bool:
         if self._closing:
             return False
         try:
             async with self._at_most(self._limit):
-                return await self._processor.work_off(stored.agent_id, up_to=stored.number, wait=self._wait)
+                return await self._processor.work_off(
+                    stored.agent_id, up_to=stored.number, wait=self._wait, waited=waited
+                )
         except (LockError, TimeoutError) as error:
             about = {"action": "hook_postponed", "agent": stored.agent_id, "event": stored.number}
             _log.info("not in time: %s", error or type(error).__name__, extra=about)

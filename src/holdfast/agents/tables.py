@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from typing import Any, ClassVar
+from uuid import UUID
 
 from sqlalchemy import JSON, BigInteger, ForeignKey, Identity, MetaData, SmallInteger, Text, func, text
 from sqlalchemy.dialects.postgresql import ARRAY, BYTEA, TIMESTAMP
@@ -50,6 +51,10 @@ class Agent(Base):
     transcript_path: Mapped[str | None]
     model: Mapped[str | None]
     source: Mapped[str | None]
+    permission_mode: Mapped[str | None]
+    effort: Mapped[str | None]
+    client_version: Mapped[str | None]
+    git_branch: Mapped[str | None]
     registered_at: Mapped[datetime | None]
     first_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
     last_seen_at: Mapped[datetime] = mapped_column(server_default=func.now())
@@ -145,11 +150,14 @@ class Outbox(Base):
     agent_id: Mapped[int] = _reference("agent")
     kind: Mapped[str]
     source: Mapped[str]
+    key: Mapped[UUID] = mapped_column(server_default=func.gen_random_uuid())
     payload: Mapped[dict[str, Any]] = mapped_column(JSON)
-    due_at: Mapped[datetime] = mapped_column(server_default=func.now())
-    failures: Mapped[int] = mapped_column(SmallInteger, server_default="0")
+    status: Mapped[str] = mapped_column(server_default="waiting")
+    due_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    attempts: Mapped[int] = mapped_column(SmallInteger, server_default="0")
     error: Mapped[str | None]
-    done_at: Mapped[datetime | None]
+    created_at: Mapped[datetime] = mapped_column(server_default=func.clock_timestamp())
+    settled_at: Mapped[datetime | None]
 
 
 class Token(Base):
@@ -162,3 +170,5 @@ class Token(Base):
     note: Mapped[str | None]
     created_at: Mapped[datetime] = mapped_column(server_default=func.now())
     expires_at: Mapped[datetime | None]
+    name: Mapped[str | None]
+    revoked_at: Mapped[datetime | None]

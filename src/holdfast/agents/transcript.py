@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple
 
 from ..errors import LockError
+from .payload import label
 from .words import is_interrupt
 
 MOST_BYTES: Final = 4 * 2**20
@@ -24,17 +25,31 @@ class Refused(LockError, ValueError):
     """The transcript's path is not one that may be read."""
 
 
-def last_words(path: str, root: Path) -> str | None:
-    """What the agent said last, if that is in the file yet. Raises ``Refused``, or ``OSError`` if it is not there."""
+class LastEntry(NamedTuple):
+    """The last entry of the conversation itself, and what it says about the client."""
+
+    said: str | None = None
+    """By the agent. None if the user's words are the last, since the answer has yet to come."""
+    model: str | None = None
+    client_version: str | None = None
+    git_branch: str | None = None
+
+
+def last_entry(path: str, root: Path) -> LastEntry:
+    """Raises ``Refused``, or ``OSError`` if it is not there."""
     for line in reversed(_last_lines(path, root, MOST_BYTES)):
         entry = _entry(line)
-        if entry is None or entry.get("isSidechain"):
+        if entry is None or entry.get("isSidechain") or entry.get("type") not in ("user", "assistant"):
             continue
-        if entry.get("type") == "user":
-            return None  # the answer to this has yet to come
-        if entry.get("type") == "assistant":
-            return _text_of(entry)
-    return None
+        by_agent = entry["type"] == "assistant"
+        message = entry.get("message")
+        return LastEntry(
+            said=_text_of(entry) if by_agent else None,
+            model=label(message.get("model")) if by_agent and isinstance(message, dict) else None,
+            client_version=label(entry.get("version")),
+            git_branch=label(entry.get("gitBranch")),
+        )
+    return LastEntry()
 
 
 class Interrupt(NamedTuple):
@@ -44,7 +59,7 @@ class Interrupt(NamedTuple):
 
 
 def interrupt_at_the_end(path: str, root: Path) -> Interrupt | None:
-    """The user's interrupt, if nothing was said after it. Raises as ``last_words`` does."""
+    """The user's interrupt, if nothing was said after it. Raises as ``last_entry`` does."""
     for line in reversed(_last_lines(path, root, END_BYTES)):
         entry = _entry(line)
         if entry is None or entry.get("isSidechain") or entry.get("type") not in ("user", "assistant"):
@@ -57,7 +72,7 @@ def interrupt_at_the_end(path: str, root: Path) -> Interrupt | None:
 
 
 def state_of(path: str, root: Path) -> tuple[int, int]:
-    """Changes whenever the file does. Raises as ``last_words`` does."""
+    """Changes whenever the file does. Raises as ``last_entry`` does."""
     file = _open_inside(path, root)
     try:
         now = os.fstat(file)

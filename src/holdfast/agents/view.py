@@ -7,9 +7,11 @@ from typing import Any, Final, NamedTuple
 from sqlalchemy import text
 
 from .database import Database
+from .machine import State
 
 _AGENTS: Final = """
     select a.id, a.session_id, p.path as project, a.cwd, a.model, a.source, a.transcript_path,
+        a.permission_mode, a.effort, a.client_version, a.git_branch,
         a.first_seen_at, a.last_seen_at, a.ended_at, a.end_reason,
         case when a.ended_at is not null then 'ENDED' when c.state is null or c.state = 'COMPLETE' then 'IDLE'
             else c.state end as state,
@@ -44,6 +46,25 @@ _CHANGES: Final = text("""
         and a.tenant = :tenant
     order by e.processed_in, e.id limit 500
 """)
+_STATES: Final = text("""
+    select case when a.ended_at is not null then 'ENDED' else coalesce(c.state, 'IDLE') end as state, count(*)
+    from holdfast.agent a left join holdfast.command c on c.agent_id = a.id and c.state <> 'COMPLETE'
+    where a.tenant = :tenant group by 1
+""")
+_BACKLOG: Final = text("""
+    select
+        (select count(*) from holdfast.event e join holdfast.agent a on a.id = e.agent_id
+            where e.status = 'pending' and a.tenant = :tenant) as pending,
+        (select coalesce(extract(epoch from clock_timestamp() - min(e.received_at)), 0)::float8
+            from holdfast.event e join holdfast.agent a on a.id = e.agent_id
+            where e.status = 'pending' and a.tenant = :tenant) as oldest_seconds,
+        (select count(*) from holdfast.event e join holdfast.agent a on a.id = e.agent_id
+            where e.status = 'set_aside' and a.tenant = :tenant) as set_aside,
+        (select count(*) from holdfast.outbox o join holdfast.agent a on a.id = o.agent_id
+            where o.status = 'waiting' and a.tenant = :tenant) as messages_waiting,
+        (select count(*) from holdfast.outbox o join holdfast.agent a on a.id = o.agent_id
+            where o.status = 'set_aside' and a.tenant = :tenant) as messages_set_aside
+""")
 _NOW: Final = text("select txid_snapshot_xmin(txid_current_snapshot())")
 
 
@@ -64,6 +85,18 @@ class Position(NamedTuple):
         return cls(min(int(transaction), 2**63 - 1), min(int(id_), 2**63 - 1))
 
 
+class Figures(NamedTuple):
+    """How one tenant's agents are, and what waits for being done for them."""
+
+    agents: dict[str, int]
+    """By state: those of an open command, IDLE, and ENDED."""
+    pending: int
+    oldest_seconds: float
+    set_aside: int
+    messages_waiting: int
+    messages_set_aside: int
+
+
 class View:
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -79,6 +112,14 @@ class View:
         turns = await self._rows(_TURNS, id=id_, most=most)
         events = await self._rows(_EVENTS, id=id_, most=most)
         return {**_agent(found[0]), "turns": turns[::-1], "events": events[::-1]}
+
+    async def figures(self, tenant: str) -> Figures:
+        states = dict.fromkeys([*(state.value for state in State if state is not State.COMPLETE), "ENDED"], 0)
+        async with self._database.statement() as connection:
+            for state, count in await connection.execute(_STATES, {"tenant": tenant}):
+                states[state] = count
+            backlog = (await connection.execute(_BACKLOG, {"tenant": tenant})).mappings().one()
+        return Figures(states, **backlog)
 
     async def now(self) -> Position:
         async with self._database.statement() as connection:
@@ -107,7 +148,10 @@ def _agent(row: dict[str, Any]) -> dict[str, Any]:
             "changed_at": row["changed_at"],
             "completed_at": row["completed_at"],
         }
-    context = ("project", "cwd", "model", "source", "transcript_path")
+    context = (
+        "project", "cwd", "git_branch", "model", "effort", "permission_mode", "source", "client_version",
+        "transcript_path",
+    )  # fmt: skip
     seen = ("first_seen_at", "last_seen_at", "ended_at", "end_reason")
     return {
         "id": row["id"],

@@ -31,13 +31,15 @@ def _run(arguments: Sequence[str]) -> int:
     hooks_command = commands.add_parser("hooks", help="Holdfast's hooks in a coding agent's settings")
     commands.add_parser("hook", help="what those hooks run: delivers the event on its standard input")
     serve_command = commands.add_parser("serve", help="the server: hooks of coding agents, API, page")
+    token_command = commands.add_parser("token", help="tokens of the server: make, list, revoke")
     schedule_command = commands.add_parser("schedule", help="scheduled actions in a PostgreSQL database")
 
-    from . import db, hooks, schedule, serve
+    from . import db, hooks, schedule, serve, token
 
     db.add_arguments(db_command)
     serve.add_arguments(serve_command)
     hooks.add_arguments(hooks_command)
+    token.add_arguments(token_command)
     schedule.add_arguments(schedule_command)
     given = parser.parse_args(arguments)
     try:
@@ -45,6 +47,8 @@ def _run(arguments: Sequence[str]) -> int:
             return db.run(given)
         if given.command == "serve":
             return serve.run(given)
+        if given.command == "token":
+            return token.run(given)
         if given.command == "hooks":
             return hooks.run(given)
         if given.command == "schedule":

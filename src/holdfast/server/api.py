@@ -9,7 +9,7 @@ from sqlalchemy import text
 from starlette.responses import Response
 
 from ..agents.view import Position
-from .requests import granted, service_of
+from .requests import REFUSALS, granted, service_of
 from .stream import ChangeStream
 from .tokens import ADMIN, READ
 
@@ -19,11 +19,6 @@ _Id = Annotated[int, Path(ge=1, le=2**63 - 1)]
 _Most = Annotated[int, Query(ge=1, le=500)]
 _Before = Annotated[int | None, Query(ge=1, le=2**63 - 1)]
 
-_REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
-    401: {"description": "No token, or an unknown one."},
-    403: {"description": "A foreign Host or Origin, or a token for something else."},
-    503: {"description": "The database cannot be asked."},
-}
 _SECURED: Final[dict[str, Any]] = {"security": [{"bearer": []}]}
 
 # Ids are unsigned in pg_locks, and were signed when they were asked for. A key of one bigint lies in both columns.
@@ -39,14 +34,14 @@ _LOCKS: Final = text("""
 """)
 
 
-@router.get("/agents", responses=_REFUSALS, openapi_extra=_SECURED)
+@router.get("/agents", responses=REFUSALS, openapi_extra=_SECURED)
 async def agents(request: Request, before: _Before = None, most: _Most = 100) -> dict[str, Any]:
     """Agents, the newest first, ended ones too. ``before``: those with lower ids."""
     grant = await granted(request, READ)
     return {"agents": await service_of(request).view.agents(grant.tenant, before=before, most=most)}
 
 
-@router.get("/agents/{id}", responses=_REFUSALS | {404: {"description": "There is none."}}, openapi_extra=_SECURED)
+@router.get("/agents/{id}", responses=REFUSALS | {404: {"description": "There is none."}}, openapi_extra=_SECURED)
 async def agent(request: Request, id: _Id, most: _Most = 200) -> dict[str, Any]:
     """One agent with its last turns and events."""
     grant = await granted(request, READ)
@@ -56,7 +51,7 @@ async def agent(request: Request, id: _Id, most: _Most = 200) -> dict[str, Any]:
     return found
 
 
-@router.get("/events", responses=_REFUSALS, openapi_extra=_SECURED, response_class=Response)
+@router.get("/events", responses=REFUSALS, openapi_extra=_SECURED, response_class=Response)
 async def events(request: Request, last_event_id: Annotated[str | None, Header()] = None) -> Response:
     """What changes, as server-sent events; goes on where ``Last-Event-ID`` says."""
     grant = await granted(request, READ)
@@ -69,10 +64,10 @@ async def events(request: Request, last_event_id: Annotated[str | None, Header()
         ) from None
     if service.streams >= service.MOST_STREAMS:
         raise HTTPException(503, "too many follow along already", {"Retry-After": "5"})
-    return ChangeStream(service, grant.tenant, after)
+    return ChangeStream(service, grant.tenant, after, lambda: granted(request, READ))
 
 
-@router.get("/advisory-locks", responses=_REFUSALS, openapi_extra=_SECURED)
+@router.get("/advisory-locks", responses=REFUSALS, openapi_extra=_SECURED)
 async def advisory_locks(request: Request) -> dict[str, Any]:
     """Every advisory lock of this database, held or waited for. ``namespace`` is null for a key of one bigint."""
     await granted(request, ADMIN)

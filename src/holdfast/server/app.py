@@ -6,6 +6,7 @@ import asyncio
 import logging
 import multiprocessing
 import signal
+import sys
 import threading
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -15,12 +16,13 @@ from typing import Any
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
 from sqlalchemy.exc import SQLAlchemyError
+from uvicorn.config import STARTUP_FAILURE
 
 from .. import __version__
 from ..agents.database import is_unavailable
 from ..embedded._prctl import die_with_parent
 from ..errors import BackendUnavailable
-from . import api, health, hooks, logs, page, place, scheduled
+from . import api, health, hooks, logs, metrics, page, place, scheduled
 from .guard import Guard
 from .service import Service
 from .settings import Settings, load
@@ -34,7 +36,12 @@ def from_environment() -> FastAPI:
     parent = multiprocessing.parent_process()
     if parent is not None and parent.pid is not None:  # not getppid(): it may be dead already
         die_with_parent(signal.SIGTERM, parent.pid)
-    return create_app(load())
+    try:
+        return create_app(load())
+    except Exception:
+        # By any other code it would be taken for one that died, and be replaced again and again.
+        _log.exception("the application could not be made", extra={"action": "worker_failed"})
+        sys.exit(STARTUP_FAILURE)
 
 
 def create_app(settings: Settings) -> FastAPI:
@@ -43,7 +50,7 @@ def create_app(settings: Settings) -> FastAPI:
         openapi_url="/openapi.json", separate_input_output_schemas=False,
     )  # fmt: skip
     app.state.settings = settings
-    for part in (hooks, api, page, health):
+    for part in (hooks, api, page, health, metrics):
         app.include_router(part.router)
     own_name = [] if settings.host in ("0.0.0.0", "::", "") else [settings.host]
     app.add_middleware(Guard, hosts=[*own_name, *settings.allowed_hosts])

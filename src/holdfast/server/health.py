@@ -22,6 +22,11 @@ _BACKLOG: Final = text("""
             as oldest
     from holdfast.event where status in ('pending', 'set_aside')
 """)
+_OUTBOX: Final = text("""
+    select count(*) filter (where status = 'waiting') as waiting,
+        count(*) filter (where status = 'set_aside') as set_aside
+    from holdfast.outbox where status in ('waiting', 'set_aside')
+""")
 
 
 @router.get("/health/live")
@@ -51,13 +56,21 @@ async def _state(request: Request) -> dict[str, Any]:
         return {"status": "ending"}
     if not service.drainer.alive:
         return {"status": "the drainer has stopped"}
+    if service.outbox is not None and not service.outbox.alive:
+        return {"status": "the outbox has stopped"}
     try:
         async with asyncio.timeout(PATIENCE), service.database.statement() as connection:
             row = (await connection.execute(_BACKLOG)).one()
+            outbox = (await connection.execute(_OUTBOX)).mappings().one()
     except Exception as error:
         if not is_unavailable(error):
             raise
         return {"status": "the database cannot be used"}
     inbox = {"pending": row.pending, "set_aside": row.set_aside, "oldest_seconds": round(row.oldest, 3)}
     scheduler = service.scheduler.health()
-    return {"status": "ok", "inbox": inbox, "scheduler": {"healthy": scheduler.healthy, "running": scheduler.running}}
+    return {
+        "status": "ok",
+        "inbox": inbox,
+        "outbox": dict(outbox),
+        "scheduler": {"healthy": scheduler.healthy, "running": scheduler.running},
+    }

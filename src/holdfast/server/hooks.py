@@ -10,13 +10,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 
 from fastapi import APIRouter, HTTPException, Request, Response
-from sqlalchemy import text
 
 from ..agents import payload
-from ..agents.reception import Outcome
+from ..agents.reception import Outcome, Receipt
 from ..hooks import entries
+from .metrics import CountedHook, lock_wait
 from .requests import granted, json_body, service_of
-from .tokens import HOOK, READ
+from .tokens import HOOK, READ, Grant
 
 router = APIRouter()
 
@@ -58,7 +58,16 @@ _ANSWERS: Final[dict[int | str, dict[str, Any]]] = {
 
 
 async def _receive(request: Request, event: str | None) -> Response:
-    grant = await granted(request, HOOK)
+    with CountedHook(entries.ROUTES[event] if event else "any") as count:
+        grant = await granted(request, HOOK)
+        count.tenant = grant.tenant
+        receipt = await _taken(request, grant, event)
+        count.outcome = receipt.outcome
+    headers = {"Holdfast-Outcome": receipt.outcome, "Holdfast-Event": str(receipt.stored.number)}
+    return Response(status_code=202 if receipt.outcome is Outcome.STORED else 200, headers=headers)
+
+
+async def _taken(request: Request, grant: Grant, event: str | None) -> Receipt:
     body = await json_body(request)
     try:
         report = payload.read(
@@ -70,9 +79,8 @@ async def _receive(request: Request, event: str | None) -> Response:
     except payload.Malformed as error:
         where = ["body", error.field] if error.field else ["body"]
         raise HTTPException(422, [{"type": "malformed", "loc": where, "msg": str(error)}]) from None
-    receipt = await service_of(request).reception.take(grant.tenant, report)
-    headers = {"Holdfast-Outcome": receipt.outcome, "Holdfast-Event": str(receipt.stored.number)}
-    return Response(status_code=202 if receipt.outcome is Outcome.STORED else 200, headers=headers)
+    waited = lock_wait.labels(grant.tenant).observe
+    return await service_of(request).reception.take(grant.tenant, report, waited=waited)
 
 
 def _route(event: str) -> Callable[[Request], Awaitable[Response]]:
@@ -101,26 +109,22 @@ async def receive_any(request: Request) -> Response:
     return await _receive(request, None)
 
 
-_STATUS: Final = text("""
-    select (select count(*) from holdfast.agent where tenant = :tenant and ended_at is null) as agents,
-        count(*) filter (where e.status = 'pending') as pending,
-        count(*) filter (where e.status = 'set_aside') as set_aside
-    from holdfast.event e join holdfast.agent a on a.id = e.agent_id
-    where e.status in ('pending', 'set_aside') and a.tenant = :tenant
-""")
-
-
 @router.get(
     "/hook/status", openapi_extra={"security": [{"bearer": []}]}, responses={c: _ANSWERS[c] for c in (401, 403, 503)}
 )
 async def status(request: Request) -> dict[str, int]:
-    """How many agents live, and what is in their inboxes. Takes no lock: it answers while every agent is locked."""
+    """How many agents live, and what waits for being worked off or delivered. Takes no lock, and waits for none."""
     try:
         grant = await granted(request, HOOK)
     except HTTPException as error:
         if error.status_code != 403:
             raise
         grant = await granted(request, READ)
-    async with service_of(request).database.statement() as connection:
-        row = (await connection.execute(_STATUS, {"tenant": grant.tenant})).one()
-    return {"agents": row.agents, "pending": row.pending, "set_aside": row.set_aside}
+    figures = await service_of(request).view.figures(grant.tenant)
+    return {
+        "agents": sum(count for state, count in figures.agents.items() if state != "ENDED"),
+        "pending": figures.pending,
+        "set_aside": figures.set_aside,
+        "messages_waiting": figures.messages_waiting,
+        "messages_set_aside": figures.messages_set_aside,
+    }

@@ -44,5 +44,5 @@ def configure(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler], force=True)
-    for chatty in ("uvicorn.error", "alembic"):
+    for chatty in ("uvicorn.error", "alembic", "httpx", "httpcore"):  # httpx would tell the webhook's address
         logging.getLogger(chatty).setLevel(logging.WARNING)

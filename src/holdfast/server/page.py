@@ -30,7 +30,7 @@ _ASSETS: Final = {"page.js": "text/javascript", "page.css": "text/css"}
 # The code is gone with its first use, whoever comes second.
 _EXCHANGE: Final = text("""
     with code as (delete from holdfast.token
-        where digest = :code and 'page' = any (scopes) and expires_at > now() returning tenant)
+        where digest = :code and 'page' = any (scopes) and expires_at > now() and revoked_at is null returning tenant)
     insert into holdfast.token (digest, tenant, scopes, note, expires_at)
     select :cookie, tenant, '{read}', 'a browser', now() + make_interval(secs => :seconds) from code returning 1
 """)

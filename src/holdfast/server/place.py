@@ -11,7 +11,7 @@ import psycopg
 from .._sync.locks import Locks
 from ..embedded import start_postgres
 from ..engines.postgres.connect import checked_conninfo, split_options
-from ..errors import Unsupported
+from ..errors import LockError, Unsupported
 from .service import connections_of_a_worker
 from .settings import Settings
 
@@ -30,11 +30,13 @@ _ROOM: Final = """
 
 
 @contextmanager
-def database(settings: Settings) -> Iterator[str]:
-    """The database's address, for as long as the block lasts."""
+def database(settings: Settings, *, must_exist: bool = False) -> Iterator[str]:
+    """The database's address, for as long as the block lasts. An embedded one may well run already, for others."""
     if settings.database_url is not None:
         yield settings.database_url.get_secret_value()
         return
+    if must_exist and not (settings.data_dir / "postgres" / "cluster").is_dir():
+        raise LockError(f"there is no database in {settings.data_dir}: start holdfast serve first, or say where it is")
     room = {"max_connections": str(max(_EMBEDDED, needed(settings) + 2 * _SPARE))}
     with start_postgres(settings.data_dir, options=room) as server:
         yield server.url

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from typing import Final
+from typing import Any, Final
 
 from fastapi import HTTPException, Request
 from starlette.requests import ClientDisconnect
@@ -13,6 +13,12 @@ from .tokens import ADMIN, Grant
 
 COOKIE: Final = "holdfast"
 BODY_SECONDS: Final = 10.0
+REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
+    401: {"description": "No token, or an unknown one."},
+    403: {"description": "A foreign Host or Origin, or a token for something else."},
+    503: {"description": "The database cannot be asked."},
+}
+"""Of routes that only show something, for their description."""
 
 
 def service_of(request: Request) -> Service:

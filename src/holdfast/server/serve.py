@@ -3,15 +3,10 @@
 from __future__ import annotations
 
 import logging
-import signal
 import socket
 import threading
 import time
-from contextlib import suppress
 from typing import Final
-
-import uvicorn
-from uvicorn.supervisors import Multiprocess
 
 from .. import schema
 from ..errors import LockError
@@ -19,16 +14,13 @@ from ..hooks.folders import spool_dir
 from ..hooks.shim import Server as HookServer
 from ..hooks.spool import Spool
 from ..hooks.token_file import new_token, token_in
-from . import logs, place, tokens
+from . import logs, place, tokens, workers
 from .page import CODE_SECONDS
 from .settings import Settings
 
 _log = logging.getLogger("holdfast.server")
 
 _SPOOL_SECONDS: Final = 2.0
-_APPLICATION: Final = "holdfast.server.app:from_environment"
-_GRACE: Final = 20
-"""Seconds for requests that are under way when the server is told to stop."""
 
 
 def serve(settings: Settings) -> int:
@@ -39,7 +31,8 @@ def serve(settings: Settings) -> int:
         code = _prepare_tokens(settings, url)
         _announce(settings, listener, code)
         threading.Thread(target=_fetch_spooled, args=(settings, address(listener)), daemon=True).start()
-        _run(settings, listener)
+        if not workers.run(settings.workers, listener):
+            raise LockError("the server could not be started; its log says why")
     return 0
 
 
@@ -47,8 +40,9 @@ def _prepare_tokens(settings: Settings, url: str) -> str:
     """Makes the first tokens, and the code by which a browser is let in, which is returned."""
     everything = (tokens.HOOK, tokens.READ, tokens.ADMIN)
     for name, scopes in (("token", everything), ("hook-token", (tokens.HOOK,))):
-        token = token_in(settings.data_dir / name)
-        tokens.register(url, token, settings.tenant, scopes, f"{name} of the data folder")
+        path = settings.data_dir / name
+        if not tokens.register(url, token_in(path), settings.tenant, scopes, f"{name} of the data folder"):
+            raise LockError(f"the token in {path} was revoked: delete the file to have a new one made")
     code = new_token()
     tokens.register(url, code, settings.tenant, (tokens.PAGE,), "lets a browser in, once", seconds=CODE_SECONDS)
     return code
@@ -60,6 +54,11 @@ def _listen(settings: Settings) -> socket.socket:
         listener = socket.socket(family)
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind((settings.host, settings.port))
+        # Of every connection. One that is closed with something left to send would stay for as long as its peer lives
+        # and takes nothing; this ends it, after we have given the peer up ourselves.
+        if hasattr(socket, "TCP_USER_TIMEOUT"):  # Linux
+            milliseconds = int(2 * settings.stream_patience * 1000)
+            listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, milliseconds)
         listener.listen(1024)
     except OSError as error:
         raise LockError(f"cannot listen on {settings.host}:{settings.port}: {error.strerror or error}") from error
@@ -85,7 +84,7 @@ def _fetch_spooled(settings: Settings, at: str) -> None:
     """Delivers what shims on this machine could not, while there was no server."""
     by_name = at.replace("127.0.0.1", "localhost")
     spools = [Spool(spool_dir(settings.data_dir, url)) for url in {at, by_name}]
-    server = HookServer(at, settings.data_dir, _GRACE)
+    server = HookServer(at, settings.data_dir, workers.GRACE)
     while True:
         for spool in spools:
             try:
@@ -93,20 +92,3 @@ def _fetch_spooled(settings: Settings, at: str) -> None:
             except OSError as error:
                 _log.warning("a spool cannot be read: %s", error, extra={"action": "spool_unread"})
         time.sleep(_SPOOL_SECONDS)
-
-
-def _run(settings: Settings, listener: socket.socket) -> None:
-    config = uvicorn.Config(
-        _APPLICATION, factory=True, workers=settings.workers, log_config=None, access_log=False, server_header=False,
-        loop="asyncio", timeout_graceful_shutdown=_GRACE, timeout_keep_alive=30,
-    )  # fmt: skip
-    if settings.workers > 1:
-        Multiprocess(config, sockets=[listener]).run()
-        return
-    # uvicorn ends a process by the signal that it got. To be told to stop and to have stopped is no failure.
-    before = signal.signal(signal.SIGTERM, lambda *_: None)
-    try:
-        with suppress(KeyboardInterrupt):
-            uvicorn.Server(config).run(sockets=[listener])
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -11,12 +11,14 @@ from ..agents.database import Database
 from ..agents.deferred import DeferredStops
 from ..agents.drainer import Drainer
 from ..agents.interrupts import Interrupts
+from ..agents.outbox import WORD, Outbox
 from ..agents.processing import Processor
 from ..agents.reception import Reception
 from ..agents.view import View
 from ..scheduler import Scheduler
 from .settings import Settings
 from .tokens import Tokens
+from .webhook import Webhook
 
 LOCK_CONNECTIONS: Final = 1
 LOCK_WAITERS: Final = 8
@@ -39,10 +41,13 @@ class Service:
             url, mode="advisory", max_connections=LOCK_CONNECTIONS, max_waiting=LOCK_WAITERS
         )
         self.tokens = Tokens(self.database)
-        processor = Processor(self.database, self.locks, connections=settings.connections)
+        processor = Processor(self.database, self.locks, connections=settings.connections, tells=settings.tells)
         deferred = DeferredStops(self.database, processor, settings.transcripts)
         interrupts = Interrupts(self.database, settings.transcripts)
-        self.drainer = Drainer(self.database, processor, deferred, interrupts)
+        self.webhook = Webhook(settings.notify_url.get_secret_value()) if settings.notify_url is not None else None
+        self.outbox = Outbox(self.database, self.webhook.post) if self.webhook is not None else None
+        hears = {WORD: self.outbox.look} if self.outbox is not None else {}
+        self.drainer = Drainer(self.database, processor, deferred, interrupts, hears=hears)
         self.reception = Reception(
             self.database, processor, self.drainer, wait=settings.hook_wait, limit=settings.hook_wait + WORK_SECONDS
         )
@@ -54,6 +59,8 @@ class Service:
 
     async def start(self) -> None:
         self.drainer.start()
+        if self.outbox is not None:
+            self.outbox.start()
         await self.scheduler.start()
 
     def prepare_to_end(self) -> None:
@@ -66,6 +73,9 @@ class Service:
         async with AsyncExitStack() as closing:  # each, whatever becomes of the others
             closing.push_async_callback(self.database.close)
             closing.push_async_callback(self.locks.close)
+            if self.webhook is not None and self.outbox is not None:
+                closing.push_async_callback(self.webhook.close)
+                closing.push_async_callback(self.outbox.stop)
             closing.push_async_callback(self.drainer.stop)
             closing.push_async_callback(self.scheduler.stop, SCHEDULER_GRACE)  # first: runs may still need the rest
 

@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import Field, SecretStr, ValidationError
-from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict, TomlConfigSettingsSource
+from pydantic import AnyHttpUrl, BeforeValidator, Field, SecretStr, TypeAdapter, ValidationError, field_validator
+from pydantic_settings import (
+    BaseSettings,
+    NoDecode,
+    PydanticBaseSettingsSource,
+    SettingsConfigDict,
+    TomlConfigSettingsSource,
+)
 
+from ..agents.outbox import Kind
 from ..errors import InvalidOption
 from ..hooks.folders import client_config_dir, data_dir
 
@@ -16,6 +24,16 @@ CONFIG_FILE = "holdfast.toml"
 
 def _transcripts() -> Path:
     return client_config_dir() / "projects"
+
+
+def _words(given: Any) -> Any:
+    """A list, as TOML has it; in a variable also with commas between."""
+    if not isinstance(given, str):
+        return given
+    return json.loads(given) if given.startswith("[") else [word.strip() for word in given.split(",") if word.strip()]
+
+
+_Words = (NoDecode, BeforeValidator(_words))
 
 
 class Settings(BaseSettings):
@@ -30,11 +48,28 @@ class Settings(BaseSettings):
     workers: int = Field(1, ge=1, le=64, description="processes")
     pool_size: int = Field(15, ge=1, description="connections that each worker keeps")
     max_overflow: int = Field(10, ge=0, description="further ones that it opens when it needs them")
-    allowed_hosts: list[str] = Field([], description="names this server is called by, beside localhost")
+    allowed_hosts: Annotated[list[str], *_Words] = Field(
+        [], description="names this server is called by, beside localhost"
+    )
     max_body: int = Field(8 * 2**20, ge=1024, description="bytes of a request at most")
     hook_wait: float = Field(15.0, ge=0, description="seconds that a hook waits for its agent's lock")
+    stream_patience: float = Field(10.0, gt=0, description="seconds for a reader of changes that takes nothing")
     transcripts: Path = Field(default_factory=_transcripts, description="the only folder that transcripts are read in")
     tenant: str = Field("default", min_length=1, description="of the tokens that the first start makes")
+    notify_url: SecretStr | None = Field(None, description="a webhook that is told of what needs a person")
+    notify_on: Annotated[frozenset[Kind], *_Words] = Field(
+        frozenset({Kind.AWAITING_INPUT, Kind.COMPLETE}), description="what it is told of; also: ended"
+    )
+
+    @field_validator("notify_url")
+    @classmethod
+    def _is_an_address(cls, url: SecretStr | None) -> SecretStr | None:
+        if url is not None:
+            try:
+                TypeAdapter(AnyHttpUrl).validate_python(url.get_secret_value())
+            except ValidationError:  # which would show it
+                raise ValueError("give an address that begins with http:// or https://") from None
+        return url
 
     @classmethod
     def settings_customise_sources(
@@ -43,6 +78,11 @@ class Settings(BaseSettings):
         file_secret_settings: PydanticBaseSettingsSource,
     ) -> tuple[PydanticBaseSettingsSource, ...]:  # fmt: skip
         return init_settings, env_settings, TomlConfigSettingsSource(settings_cls)
+
+    @property
+    def tells(self) -> frozenset[Kind]:
+        """What messages are written of: none if nobody is to get them."""
+        return self.notify_on if self.notify_url is not None else frozenset()
 
     @property
     def connections(self) -> int:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+from collections.abc import Awaitable, Callable
 from typing import Final
 
+from fastapi import HTTPException
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
@@ -19,18 +21,20 @@ _log = logging.getLogger("holdfast.server")
 LOOK_SECONDS: Final = 0.25
 QUIET_SECONDS: Final = 15.0
 """After so long without news a comment is sent, so that everybody between knows the connection lives."""
-STALLED_SECONDS: Final = 10.0
-"""A reader that takes nothing for so long is dropped. It can come back and go on where it was."""
+
+Check = Callable[[], Awaitable[object]]
 
 
 class ChangeStream(Response):
     media_type = "text/event-stream"
 
-    def __init__(self, service: Service, tenant: str, after: Position) -> None:
+    def __init__(self, service: Service, tenant: str, after: Position, check: Check) -> None:
+        """``check`` raises an ``HTTPException`` when the reader's token is good no longer."""
         super().__init__(headers={"Cache-Control": "no-store", "X-Accel-Buffering": "no"})
         self._service = service
         self._tenant = tenant
         self._after = after
+        self._check = check
         del self.headers["content-length"]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -46,10 +50,12 @@ class ChangeStream(Response):
                 task.cancel()
             outcomes = await asyncio.gather(gone, ending, telling, return_exceptions=True)
         if isinstance(outcomes[2], TimeoutError):
+            # The response is left unfinished, so the connection is closed. The reader can come back and go on.
             _log.info("a reader took nothing and was dropped", extra={"action": "stream_dropped"})
-            raise outcomes[2]  # the connection is closed, not ended in good order
-        if outcomes[1] is True:
+        elif isinstance(outcomes[2], HTTPException) or outcomes[1] is True:
             await send({"type": "http.response.body", "body": b""})
+        elif isinstance(outcomes[2], Exception):
+            raise outcomes[2]
 
     async def _tell(self, send: Send) -> None:
         await send({"type": "http.response.start", "status": 200, "headers": self.raw_headers})
@@ -65,6 +71,7 @@ class ChangeStream(Response):
 
     async def _news(self) -> str:
         try:
+            await self._check()
             changes = await self._service.view.changes(self._tenant, self._after)
         except Exception as error:
             if not is_unavailable(error):
@@ -75,7 +82,7 @@ class ChangeStream(Response):
         return "".join(f"id: {position}\nevent: change\ndata: {json.dumps(change)}\n\n" for position, change in changes)
 
     async def _send(self, send: Send, text: str) -> None:
-        async with asyncio.timeout(STALLED_SECONDS):
+        async with asyncio.timeout(self._service.settings.stream_patience):
             await send({"type": "http.response.body", "body": text.encode(), "more_body": True})
 
 

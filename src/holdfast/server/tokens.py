@@ -19,7 +19,7 @@ ADMIN: Final = "admin"
 PAGE: Final = "page"
 """Not for calls: to be exchanged for a browser's cookie, once."""
 
-_REMEMBERED_FOR: Final = 5.0
+REMEMBERED_FOR: Final = 5.0
 _REMEMBERED: Final = 1000
 
 
@@ -38,10 +38,12 @@ class Tokens:
     async def grant(self, token: str) -> Grant | None:
         key = digest(token)
         at, grant = self._remembered.get(key, (0.0, None))
-        if grant is not None and time.monotonic() - at < _REMEMBERED_FOR:
+        if grant is not None and time.monotonic() - at < REMEMBERED_FOR:
             return grant
         query = select(Token.tenant, Token.scopes).where(
-            Token.digest == key, or_(Token.expires_at.is_(None), Token.expires_at > func.now())
+            Token.digest == key,
+            Token.revoked_at.is_(None),
+            or_(Token.expires_at.is_(None), Token.expires_at > func.now()),
         )
         async with self._database.statement() as connection:
             row = (await connection.execute(query)).one_or_none()
@@ -61,13 +63,15 @@ def digest(token: str) -> bytes:
 
 def register(
     url: str, token: str, tenant: str, scopes: Iterable[str], note: str, *, seconds: float | None = None
-) -> None:
-    """Makes a token known to the database."""
+) -> bool:
+    """Makes a token known to the database. Whether it is good now: one that was revoked stays so."""
     with psycopg.connect(url) as connection:
         connection.execute("delete from holdfast.token where expires_at < now()")
-        connection.execute(
-            "insert into holdfast.token (digest, tenant, scopes, note, expires_at) "
+        known = connection.execute(
+            "insert into holdfast.token as t (digest, tenant, scopes, note, expires_at) "
             "values (%s, %s, %s, %s, now() + make_interval(secs => %s)) "
-            "on conflict (digest) do update set tenant = excluded.tenant, scopes = excluded.scopes",
+            "on conflict (digest) do update set tenant = excluded.tenant, scopes = excluded.scopes "
+            "where t.revoked_at is null returning 1",
             (digest(token), tenant, sorted(scopes), note, seconds),
         )
+        return known.fetchone() is not None

@@ -18,6 +18,10 @@ create table holdfast.agent (
     transcript_path text,
     model text,
     source text,                -- how the session began: startup, resume, clear, compact
+    permission_mode text,       -- as of its last event that told, like the next
+    effort text,
+    client_version text,        -- from its transcript, whenever that is read, like the next
+    git_branch text,
     registered_at timestamptz,  -- null: heard of, but its SessionStart was not seen
     first_seen_at timestamptz not null default now(),
     last_seen_at timestamptz not null default now(),
@@ -102,19 +106,25 @@ comment on table holdfast.deferred_stop is 'Stops whose last message was not in 
 create index deferred_stop_due on holdfast.deferred_stop (due_at);
 
 create table holdfast.outbox (
-    id bigint generated always as identity primary key,
+    id bigint generated always as identity primary key,  -- the order of an agent's messages
     agent_id bigint not null references holdfast.agent,
-    kind text not null,
+    kind text not null check (kind in ('awaiting_input', 'complete', 'ended')),
     source text not null,       -- what asked for it: the same asks once
+    key uuid not null default gen_random_uuid(),  -- by which its receiver knows it again, whatever database it is from
     payload json not null,
-    due_at timestamptz not null default now(),
-    failures smallint not null default 0,
-    error text,
-    done_at timestamptz,
-    unique (agent_id, kind, source)
+    status text not null default 'waiting' check (status in ('waiting', 'done', 'set_aside')),
+    due_at timestamptz not null default clock_timestamp(),  -- whoever takes it moves this ahead: that is its lease
+    attempts smallint not null default 0,  -- begun ones, so those of a process that died count
+    error text,                 -- of the last one
+    created_at timestamptz not null default clock_timestamp(),
+    settled_at timestamptz,
+    unique (agent_id, kind, source),
+    check ((status = 'waiting') = (settled_at is null))
 );
 comment on table holdfast.outbox is 'What is slow, and is done after the transaction that asked for it, outside the lock.';
-create index outbox_due on holdfast.outbox (due_at) where done_at is null;
+create index outbox_waiting on holdfast.outbox (agent_id, id) where status = 'waiting';
+create index outbox_due on holdfast.outbox (due_at) where status = 'waiting';
+create index outbox_set_aside on holdfast.outbox (id) where status = 'set_aside';
 
 create table holdfast.token (
     digest bytea primary key,   -- of the token; the token itself is nowhere
@@ -122,8 +132,11 @@ create table holdfast.token (
     scopes text[] not null check (scopes <@ array['hook', 'read', 'admin', 'page']),
     note text,
     created_at timestamptz not null default now(),
-    expires_at timestamptz
+    expires_at timestamptz,
+    name text,                  -- of those that were made by hand
+    revoked_at timestamptz      -- it stays, so that no file in which it is left can bring it back
 );
+create unique index token_name on holdfast.token (name) where revoked_at is null;
 
 -- Stores one event and says which number it has. Whoever stores for a session does so one after the other, up to the
 -- end of the transaction: when number n can be seen, all before it can. Processing never takes this lock.

@@ -29,9 +29,11 @@ function setText(node, text) {
 }
 
 function setChildren(node, children) {
-  if (node.childElementCount !== children.length || children.some((child, at) => node.children[at] !== child)) {
-    node.replaceChildren(...children);
-  }
+  const wanted = new Set(children);
+  for (const child of [...node.children]) if (!wanted.has(child)) child.remove();
+  children.forEach((child, at) => {
+    if (node.children[at] !== child) node.insertBefore(child, node.children[at] ?? null);
+  });
 }
 
 const secondsSince = (moment) => Math.max(0, Math.round((Date.now() - new Date(moment)) / 1000));
