@@ -70,6 +70,8 @@ def test_what_the_agent_brings_about_is_told_and_what_the_user_does_is_not(url: 
             await staff.send(event("UserPromptSubmit", prompt="three", prompt_id="p4"))
             await staff.send(event("Stop", last_assistant_message="x" * 1000))
             await staff.send(event("UserPromptSubmit", prompt="four", prompt_id="p5"))
+            await staff.send(event("StopFailure", error="overloaded"))
+            await staff.send(event("UserPromptSubmit", prompt="five", prompt_id="p6"))
             await staff.send(event("SessionEnd", reason="logout"))
 
     asyncio.run(main())
@@ -78,6 +80,7 @@ def test_what_the_agent_brings_about_is_told_and_what_the_user_does_is_not(url: 
         ("awaiting_input", "permission to use Bash"),
         ("awaiting_input", "Shall I go on?"),
         ("complete", "x" * 299 + "…"),
+        ("complete", "overloaded"),
         ("complete", None),
         ("ended", "logout"),
     ]

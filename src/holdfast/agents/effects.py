@@ -188,7 +188,11 @@ async def _stop_failure(ledger: Ledger, event: Event, payload: dict[str, Any]) -
     if payload.get("agent_id") is not None:
         return "kept: a subagent's"
     said = storable(payload.get("last_assistant_message")) or storable(payload.get("error"))
-    return await _end_command(ledger, event, said, "failed")
+    command = await ledger.open_command()
+    effect = await _end_command(ledger, event, said, "failed")
+    if command is not None:
+        await ledger.tell(Kind.COMPLETE, command, event, said)
+    return effect
 
 
 async def _user_interrupt(ledger: Ledger, event: Event, payload: dict[str, Any]) -> str:
@@ -206,7 +210,6 @@ async def _end_command(ledger: Ledger, event: Event, said: str | None, effect: s
     end = Intent.END_OF_COMMAND
     await ledger.move(command, Actor.AGENT, end)
     await ledger.add_turn(command, Actor.AGENT, end, source=f"event:{event.number}", event=event, text=said)
-    await ledger.tell(Kind.COMPLETE, command, event, said)
     return effect
 
 
