@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from running import Running, event, wait_until
 
 from holdfast.server.token_book import KNOWN_FOR
@@ -113,7 +115,14 @@ def test_with_an_embedded_database_it_works_while_the_server_runs_and_while_it_d
 
 
 def test_a_database_without_the_tables_is_told_and_left_as_it_is(holdfast_postgres_url: str, tmp_path: Path) -> None:
-    before = holdfast("token", "list", "--url", holdfast_postgres_url, cwd=tmp_path)
-    assert before.returncode == 1 and "holdfast db upgrade" in before.stderr
-    with psycopg.connect(holdfast_postgres_url) as db:
-        assert db.execute("select to_regclass('holdfast.token')").fetchone() == (None,)
+    name = f"empty_{uuid4().hex}"  # other tests have made the tables in the usual one
+    empty = make_conninfo(holdfast_postgres_url, dbname=name)
+    with psycopg.connect(holdfast_postgres_url, autocommit=True) as server:
+        server.execute(f"create database {name}")
+        try:
+            before = holdfast("token", "list", "--url", empty, cwd=tmp_path)
+            assert before.returncode == 1 and "holdfast db upgrade" in before.stderr
+            with psycopg.connect(empty) as db:
+                assert db.execute("select to_regclass('holdfast.token')").fetchone() == (None,)
+        finally:
+            server.execute(f"drop database {name} with (force)")
