@@ -50,6 +50,18 @@ def test_a_token_is_shown_once_and_good_for_what_it_was_made_for(server: Running
     assert token("revoke", "prometheus").returncode == 0
 
 
+def test_a_new_address_of_the_page_lets_one_browser_in(server: Running, token: Any) -> None:
+    printed = token("page", "--tenant", "shop").stdout.strip()
+    start, _, code = printed.partition("/?code=")
+    assert start == "http://127.0.0.1:8765" and code.startswith("hf_")
+    with server.client(headers={"Authorization": ""}) as browser:
+        assert browser.get("/", params={"code": code}).status_code == 303
+        assert browser.get("/").status_code == 200
+        assert browser.get("/api/agents").json() == {"agents": []}, "it is of that tenant"
+    with server.client(headers={"Authorization": ""}) as another:
+        assert another.get("/", params={"code": code}).status_code == 401
+
+
 def test_a_revoked_token_is_refused_by_a_running_server_within_the_stated_time(server: Running, token: Any) -> None:
     secret = token("add", "--name", "short-lived", "--scope", "hook,read").stdout.strip()
     with server.client(headers={"Authorization": f"Bearer {secret}"}) as client:
