@@ -1,4 +1,4 @@
-"""The server's hook routes: what the agent's lock costs, how soon SessionEnd is answered, and a storm on one agent.
+"""The server's hook routes: what the agent's lock costs, how soon SessionEnd is answered, storms on one and 25 agents.
 
 Servers are processes of their own; this one makes the load, over loopback, on one connection for each agent. The peer
 is the same server without the agent's lock (events are still stored, numbered and worked off in order).
@@ -30,6 +30,7 @@ from .figure import Figure, show
 AGENTS, EVENTS_EACH, ROUNDS = 50, 12, 5
 SESSION_ENDS = 100
 STORM = 200
+CROWD = 25
 SHIMS = 25
 
 
@@ -51,11 +52,17 @@ class Connection:
 
     async def post(self, report: dict[str, Any]) -> int:
         body = json.dumps(report).encode()
+        return await self._ask("POST /hook", body, f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n")
+
+    async def look(self) -> int:
+        """A request that has nothing to do with any agent's lock. The last one: its answer's body is not read."""
+        return await self._ask("GET /hook/status")
+
+    async def _ask(self, line: str, body: bytes = b"", headers: str = "") -> int:
         head = (
-            f"POST /hook HTTP/1.1\r\nHost: {self._target.host}\r\nAuthorization: Bearer {self._target.token}\r\n"
-            f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
+            f"{line} HTTP/1.1\r\nHost: {self._target.host}\r\nAuthorization: Bearer {self._target.token}\r\n{headers}"
         )
-        self._writer.write(head.encode() + body)
+        self._writer.write(f"{head}\r\n".encode() + body)
         answer = await self._reader.readuntil(b"\r\n\r\n")
         return int(answer.split(b" ", 2)[1])
 
@@ -74,6 +81,7 @@ def measure() -> Iterator[Figure]:
         yield from _throughput(servers)
         yield from _session_end(servers["locked"], postgres.url)
         yield from _storm([servers["locked"], servers["second"]], postgres.url)
+        yield from _crowd(servers["locked"], postgres.url)
         yield from _shim(servers["locked"], folder / "locked")
 
 
@@ -149,6 +157,36 @@ def _storm(targets: list[Target], url: str) -> Iterator[Figure]:
     yield Figure(f"{STORM} events at once on one agent, two servers", took, "s")
     out_of_place = sum(number != place for place, (number,) in enumerate(done, 1)) + STORM - len(done)
     yield Figure("  lost or out of order", out_of_place, "", 0)
+
+
+def _crowd(target: Target, url: str) -> Iterator[Figure]:
+    """As many agents as the pool has connections, each with a hook that waits for its lock; and somebody else."""
+    names = [f"crowd-{number}" for number in range(CROWD)]
+    taken = "select pg_advisory_lock(1, id::int) from holdfast.agent where session_id = any (%s)"
+    stored = (
+        "select count(*) from holdfast.event e join holdfast.agent a on a.id = agent_id "
+        "where session_id = any (%s) and status = 'pending'"
+    )
+
+    async def crowd() -> tuple[float, int]:
+        async with _connections(target, CROWD) as connections, _connections(target, 1) as (other,):
+            both = list(zip(connections, names, strict=True))
+            await asyncio.gather(
+                *(one.post({"session_id": name, "hook_event_name": "SessionStart"}) for one, name in both)
+            )
+            with psycopg.connect(url, autocommit=True) as db:
+                db.execute(taken, (names,))
+                hooks = [asyncio.create_task(one.post(_tool(name, 1))) for one, name in both]
+                while db.execute(stored, (names,)).fetchone() != (CROWD,):  # noqa: ASYNC110
+                    await asyncio.sleep(0.01)
+                began = time.perf_counter()
+                assert await other.look() == 200
+                took = time.perf_counter() - began
+            return took, sum(status != 200 for status in await asyncio.gather(*hooks))
+
+    took, failed = asyncio.run(crowd())
+    yield Figure(f"{CROWD} hooks at once on {CROWD} locked agents, not processed", failed, "", 0)
+    yield Figure("  another request meanwhile", took * 1000, "ms", 1000)
 
 
 def _shim(target: Target, data: Path) -> Iterator[Figure]:
