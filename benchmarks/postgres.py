@@ -1,7 +1,8 @@
 """PostgreSQL: round trips, throughput and drain of the engine, each beside its floor or peer on the same server.
 
 - Uncontended hold and release: at most 1.5 × two prepared ``select 1`` through libpq, taking turns at every call, and
-  at most a sixth of what sqlalchemy-dlock and pals take.
+  at most a sixth of what sqlalchemy-dlock and pals take. Once with client and server on one core and once on two: left
+  to the kernel, they change between the two by themselves, and a round trip between two cores takes thrice as long.
 - 8 threads on 8 keys: at least 1.3 × the throughput of one.
 - 1 000 tasks on 1 000 keys: at least 6 × the throughput of a psycopg pool of 25 connections.
 - 10 000 locks held at once: at most 4 connections, under 2 kB each on the client.
@@ -12,11 +13,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
 import sys
 import tempfile
 import threading
 import time
 import tracemalloc
+from pathlib import Path
 from typing import Any
 
 import psycopg
@@ -37,8 +40,10 @@ def measure() -> list[Figure]:
         tempfile.TemporaryDirectory() as folder,
         embedded.start_postgres(folder, options={"fsync": "off", "max_connections": "100"}) as server,
     ):
+        postmaster = int((Path(folder) / "postgres" / "cluster" / "postmaster.pid").read_text().split()[0])
+        cores = sorted(os.sched_getaffinity(0))
         return [
-            *_uncontended(server.url),
+            *(f for of_server in cores[:2] for f in _pinned(postmaster, cores[0], of_server, server.url)),
             *_threads(server.url),
             *asyncio.run(_tasks(server.url)),
             *asyncio.run(_many_held(server.url)),
@@ -46,7 +51,19 @@ def measure() -> list[Figure]:
         ]
 
 
-def _uncontended(url: str) -> list[Figure]:
+def _pinned(postmaster: int, of_client: int, of_server: int, url: str) -> list[Figure]:
+    """The client on one core, the server's processes for it on another, or on the same."""
+    before = {pid: os.sched_getaffinity(pid) for pid in (0, postmaster)}
+    os.sched_setaffinity(0, {of_client})
+    os.sched_setaffinity(postmaster, {of_server})  # those that it starts from now on have it from there
+    try:
+        return _uncontended(url, "one core" if of_client == of_server else "two cores")
+    finally:
+        for pid, cores in before.items():
+            os.sched_setaffinity(pid, cores)
+
+
+def _uncontended(url: str, on: str) -> list[Figure]:
     import sqlalchemy
     from pals import Locker
     from sqlalchemy_dlock import create_sadlock
@@ -79,11 +96,11 @@ def _uncontended(url: str) -> list[Figure]:
     locks.close()
     alchemy.dispose()
     return [
-        Figure("hold and release", spans["holdfast"] / spans["floor"], "× floor", 1.5),
+        Figure(f"hold and release, {on}", spans["holdfast"] / spans["floor"], "× floor", 1.5),
         Figure("  hold and release", spans["holdfast"] * 1e6, "µs"),
         Figure("  floor: two prepared select 1 through libpq", spans["floor"] * 1e6, "µs"),
-        Figure("hold and release", peers["holdfast"] / peers["dlock"], "× sqlalchemy-dlock", 1 / 6),
-        Figure("hold and release", peers["holdfast"] / peers["pals"], "× pals", 1 / 6),
+        Figure(f"hold and release, {on}", peers["holdfast"] / peers["dlock"], "× sqlalchemy-dlock", 1 / 6),
+        Figure(f"hold and release, {on}", peers["holdfast"] / peers["pals"], "× pals", 1 / 6),
         Figure("  sqlalchemy-dlock", peers["dlock"] * 1e6, "µs"),
         Figure("  pals", peers["pals"] * 1e6, "µs"),
     ]

@@ -13,8 +13,15 @@ from psycopg.conninfo import make_conninfo
 
 from holdfast import schema
 
-# How long an example takes says how busy the machine is, and nothing about what is tested.
-settings.register_profile("any machine", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# How long an example takes says how busy the machine is, and nothing about what is tested. In CI the examples are the
+# same each time: whether a change is good must not hang on luck. Elsewhere others are tried, as many as one likes.
+settings.register_profile(
+    "any machine",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    derandomize=bool(os.environ.get("CI")),
+    max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", 100)),
+)
 settings.load_profile("any machine")
 
 

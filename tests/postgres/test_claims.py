@@ -228,7 +228,7 @@ def test_a_deadlock_is_told_and_the_transaction_can_still_be_used(
 
 def test_the_callers_statement_timeout_counts_in_a_wait(mine: Caller, other: Caller) -> None:
     assert other.claim("report")
-    mine.sql("set local statement_timeout = '50ms'")
+    mine.sql("set local statement_timeout = '500ms'")
     with pytest.raises(Exception, match="statement timeout") as caught:
         mine.claim("report", wait=PATIENCE)
     assert not isinstance(caught.value, LockError)

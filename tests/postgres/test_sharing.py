@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
@@ -68,6 +69,7 @@ def test_two_keys_with_one_wire_key_exclude_each_other(
     url: str, server: Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     inside, most, entries = 0, 0, 0
+    new = uuid4().hex  # keys that were used before have their place
     mutex = threading.Lock()
 
     def enter() -> None:
@@ -83,7 +85,7 @@ def test_two_keys_with_one_wire_key_exclude_each_other(
 
     def sync_user(locks: Locks, name: str) -> None:
         for _ in range(30):
-            with locks.hold(name, wait=PATIENCE):
+            with locks.hold(f"{name}-{new}", wait=PATIENCE):
                 enter()
                 time.sleep(0.0005)
                 leave()
@@ -91,7 +93,7 @@ def test_two_keys_with_one_wire_key_exclude_each_other(
     async def async_user(url: str) -> None:
         async def one(name: str) -> None:
             for _ in range(30):
-                async with locks.hold(name, wait=PATIENCE):
+                async with locks.hold(f"{name}-{new}", wait=PATIENCE):
                     enter()
                     await asyncio.sleep(0.0005)
                     leave()
@@ -114,16 +116,17 @@ def test_two_keys_with_one_wire_key_exclude_each_other(
 
 
 def test_one_owner_with_two_keys_of_one_wire_key_is_told_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b, c = (f"{name}-{uuid4().hex}" for name in "abc")  # keys that were used before have their place
     with one_wire_key(monkeypatch):
         with Locks.from_url(url) as first, Locks.from_url(url, max_waiting=3) as second:
-            with first.hold("a"):
+            with first.hold(a):
                 with pytest.raises(WouldDeadlock):
-                    first.hold("b", wait=PATIENCE).__enter__()
+                    first.hold(b, wait=PATIENCE).__enter__()
                 with pytest.raises(WouldDeadlock):
-                    second.hold("c", wait=PATIENCE).__enter__()
-                with second.try_hold("c") as held:
+                    second.hold(c, wait=PATIENCE).__enter__()
+                with second.try_hold(c) as held:
                     assert held is None
-            with first.hold_many(["a", "b"]) as handles:  # one lock, taken once
+            with first.hold_many([a, b]) as handles:  # one lock, taken once
                 assert handles[0] is handles[1]
 
 

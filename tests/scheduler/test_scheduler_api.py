@@ -217,6 +217,11 @@ def test_the_command_line_adds_shows_and_removes(
     assert json.loads(says("runs", waiting, "--json"))["payload"] == {"version": 7}
     assert says("fire", "unheard of", code=1) == ""
     says("trigger", waiting, "--payload", "8")
+    says("rm", waiting)
+    for timeout, kept in (([], 3600.0), (["--timeout", "5"], 5.0), (["--timeout", "none"], None)):
+        number = says("add", "x", "--task", "my.tasks:nightly", *timeout)
+        assert json.loads(says("list", "--json"))["timeout_seconds"] == kept
+        says("rm", number)
     for wrong in (
         ["rm", number], ["runs", "-5"], ["add", "x", "--cron", "nonsense"], ["add", "x", "--config", "{"],
         ["add", "x", "--config", "1"], ["fire", "deployed", "--payload", "{"], ["fire", ""],

@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from holdfast.scheduler import InvalidField, ScheduledAction
@@ -100,6 +100,7 @@ def test_what_happens_every_half_hour_goes_on_doing_so_when_clocks_change(start:
     assert found == [utc(start) + number * timedelta(minutes=30) for number in range(8)]
 
 
+@example("*/7 3 * * *", "Australia/Lord_Howe", datetime(2029, 10, 2), 5)
 @given(
     st.sampled_from(
         [

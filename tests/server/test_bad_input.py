@@ -217,7 +217,12 @@ def test_whatever_the_description_allows_and_forbids_there_is_no_500(server: Run
         for mode in (right, wrong) if operation.method == "post" else (right,):
 
             @given(case=operation.as_strategy(generation_mode=mode))
-            @settings(max_examples=25, deadline=None, suppress_health_check=list(HealthCheck), database=None)
+            @settings(
+                max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", 25)),
+                deadline=None,
+                suppress_health_check=list(HealthCheck),
+                database=None,
+            )
             def check(case: Any) -> None:
                 answer = case.call(headers={"Authorization": f"Bearer {server.token}"})
                 seen.add(answer.status_code)

@@ -8,9 +8,11 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import psycopg
 import pytest
+from psycopg.conninfo import make_conninfo
 from running import Running, event, wait_until
 
 from holdfast.server.token_book import KNOWN_FOR
@@ -46,6 +48,18 @@ def test_a_token_is_shown_once_and_good_for_what_it_was_made_for(server: Running
     assert "shop" in line and "read" in line and secret not in listed
     assert "(token of the data folder)" in listed, "the server's own are listed, too"
     assert token("revoke", "prometheus").returncode == 0
+
+
+def test_a_new_address_of_the_page_lets_one_browser_in(server: Running, token: Any) -> None:
+    printed = token("page", "--tenant", "shop").stdout.strip()
+    start, _, code = printed.partition("/?code=")
+    assert start == "http://127.0.0.1:8765" and code.startswith("hf_")
+    with server.client(headers={"Authorization": ""}) as browser:
+        assert browser.get("/", params={"code": code}).status_code == 303
+        assert browser.get("/").status_code == 200
+        assert browser.get("/api/agents").json() == {"agents": []}, "it is of that tenant"
+    with server.client(headers={"Authorization": ""}) as another:
+        assert another.get("/", params={"code": code}).status_code == 401
 
 
 def test_a_revoked_token_is_refused_by_a_running_server_within_the_stated_time(server: Running, token: Any) -> None:
@@ -113,10 +127,17 @@ def test_with_an_embedded_database_it_works_while_the_server_runs_and_while_it_d
 
 
 def test_a_database_without_the_tables_is_told_and_left_as_it_is(holdfast_postgres_url: str, tmp_path: Path) -> None:
-    before = holdfast("token", "list", "--url", holdfast_postgres_url, cwd=tmp_path)
-    assert before.returncode == 1 and "holdfast db upgrade" in before.stderr
-    with psycopg.connect(holdfast_postgres_url) as db:
-        assert db.execute("select to_regclass('holdfast.token')").fetchone() == (None,)
+    name = f"empty_{uuid4().hex}"  # other tests have made the tables in the usual one
+    empty = make_conninfo(holdfast_postgres_url, dbname=name)
+    with psycopg.connect(holdfast_postgres_url, autocommit=True) as server:
+        server.execute(f"create database {name}")
+        try:
+            before = holdfast("token", "list", "--url", empty, cwd=tmp_path)
+            assert before.returncode == 1 and "holdfast db upgrade" in before.stderr
+            with psycopg.connect(empty) as db:
+                assert db.execute("select to_regclass('holdfast.token')").fetchone() == (None,)
+        finally:
+            server.execute(f"drop database {name} with (force)")
 
 
 def test_a_database_user_who_may_not_and_a_name_that_is_none_are_told_so(url: str, db: Db, tmp_path: Path) -> None:

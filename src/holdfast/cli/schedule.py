@@ -13,10 +13,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import datetime
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from ..errors import InvalidOption
 from .db import URL_VARIABLE
+
+_NO_LIMIT: Final = float("inf")
 
 if TYPE_CHECKING:
     from ..scheduler import ScheduledAction, ScheduledRun, Scheduler
@@ -64,7 +66,7 @@ def _add_add(add: argparse.ArgumentParser) -> None:
     add.add_argument("--start", dest="start_at", type=_moment, metavar="TIME")
     add.add_argument("--end", dest="end_at", type=_moment, metavar="TIME")
     add.add_argument("--max-executions", type=int)
-    add.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS")
+    add.add_argument("--timeout", dest="timeout_seconds", type=_limit, metavar="SECONDS", help="or none (default 3600)")
     add.add_argument("--max-retries", type=int)
     add.add_argument("--retry-delay", dest="retry_delay_seconds", type=float, metavar="SECONDS")
     add.add_argument("--jitter", dest="jitter_seconds", type=float, metavar="SECONDS")
@@ -130,12 +132,18 @@ def _action_of(given: argparse.Namespace) -> ScheduledAction:
     if not isinstance(config, dict):
         raise InvalidField("action_config", "give an object")
     fields = {name: value for name, value in vars(given).items() if name in GIVEN_FIELDS}
-    said = {name: value for name, value in fields.items() if value is not None}
+    said: dict[str, Any] = {name: value for name, value in fields.items() if value is not None}
+    if given.timeout_seconds == _NO_LIMIT:
+        said["timeout_seconds"] = None
     kinds = {"cron_expression": "cron", "interval_seconds": "interval", "run_at": "once"}
     kind: Any = next((kind for name, kind in kinds.items() if name in said), "event")
     if given.task:
         config = {**config, "task": given.task}
     return ScheduledAction(**said, schedule_type=kind, action_config=config)
+
+
+def _limit(text: str) -> float:
+    return _NO_LIMIT if text == "none" else float(text)
 
 
 def _json(field: str, text: str | None) -> Any:

@@ -69,7 +69,8 @@ class ScheduledAction:
     """How late an occurrence may begin before it counts as missed."""
     jitter_seconds: float = 0.0
     """By how much each occurrence is put off, at most."""
-    timeout_seconds: float | None = None
+    timeout_seconds: float | None = 3600.0
+    """How long an attempt may take; none: as long as it likes, and if it hangs, for ever."""
     max_retries: int = 0
     """How many attempts there may be after the first has failed."""
     retry_delay_seconds: float = 10.0

@@ -34,9 +34,13 @@ def newest_occurrences(action: ScheduledAction, oldest: datetime, now: datetime,
     """The last ``count`` occurrences from ``oldest`` to ``now``, in order; ``oldest`` is one."""
     if action.schedule_type == "once":
         return [oldest]
-    until = min(now, action.end_at or now)
-    begin = max(oldest, _well_before(action, oldest, until, count))
-    return list(takewhile(lambda moment: moment <= until, _from(action, begin)))[-count:] or [oldest]
+    until, back = min(now, action.end_at or now), count
+    while True:
+        begin = max(oldest, _well_before(action, oldest, until, back))
+        found = list(takewhile(lambda moment: moment <= until, _from(action, begin)))[-count:]
+        if len(found) == count or begin == oldest:
+            return found or [oldest]
+        back *= 2
 
 
 def _within(action: ScheduledAction, moment: datetime | None) -> datetime | None:
@@ -83,10 +87,11 @@ def _anchor(action: ScheduledAction) -> datetime:
 
 
 def _well_before(action: ScheduledAction, oldest: datetime, moment: datetime, count: int) -> datetime:
-    """A moment from which at least ``count`` occurrences come, or all from ``oldest`` on, without counting all of them.
+    """A moment from which about ``count`` occurrences come, or all from ``oldest`` on, without counting all of them.
 
     Found by going backwards. What is found so only marks a place: occurrences are always counted forwards from there,
-    since around a change of clocks the two ways need not meet the same moments.
+    since around a change of clocks the two ways need not meet the same moments. (Where clocks change by half an hour
+    they do not even meet as many.)
     """
     if action.schedule_type == "interval":
         interval = timedelta(seconds=action.interval_seconds or 0)

@@ -15,7 +15,6 @@ from .tokens import READ, digest
 
 router = APIRouter(include_in_schema=False)
 
-CODE_SECONDS: Final = 3600.0
 COOKIE_SECONDS: Final = 30 * 24 * 3600
 
 _HEADERS: Final = {

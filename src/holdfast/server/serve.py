@@ -13,9 +13,8 @@ from ..errors import LockError
 from ..hooks.folders import spool_dir
 from ..hooks.shim import Server as HookServer
 from ..hooks.spool import Spool
-from ..hooks.token_file import new_token, token_in
+from ..hooks.token_file import token_in
 from . import logs, place, tokens, workers
-from .page import CODE_SECONDS
 from .settings import Settings
 
 _log = logging.getLogger("holdfast.server")
@@ -43,9 +42,7 @@ def _prepare_tokens(settings: Settings, url: str) -> str:
         path = settings.data_dir / name
         if not tokens.register(url, token_in(path), settings.tenant, scopes, f"{name} of the data folder"):
             raise LockError(f"the token in {path} was revoked: delete the file to have a new one made")
-    code = new_token()
-    tokens.register(url, code, settings.tenant, (tokens.PAGE,), "lets a browser in, once", seconds=CODE_SECONDS)
-    return code
+    return tokens.new_page_code(url, settings.tenant)
 
 
 def _listen(settings: Settings) -> socket.socket:
@@ -67,7 +64,10 @@ def _listen(settings: Settings) -> socket.socket:
 
 
 def address(listener: socket.socket) -> str:
-    host, port = listener.getsockname()[:2]
+    return address_of(*listener.getsockname()[:2])
+
+
+def address_of(host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 

@@ -38,7 +38,7 @@ class Entry(NamedTuple):
         until = f", until {self.expires_at:%Y-%m-%d %H:%M}" if self.expires_at else ""
         who = self.name or f"({self.note})"
         made = f"{self.created_at:%Y-%m-%d %H:%M}"
-        return f"{self.id}  {who:<28}  {self.tenant:<12}  {','.join(self.scopes):<16}  made {made}{until}"
+        return f"{self.id}  {who:<32}  {self.tenant:<12}  {','.join(self.scopes):<16}  made {made}{until}"
 
 
 class TokenBook:

@@ -12,6 +12,8 @@ from sqlalchemy import func, or_, select
 
 from ..agents.database import Database
 from ..agents.tables import Token
+from ..engines.postgres.connect import checked_conninfo, split_options
+from ..hooks.token_file import new_token
 
 HOOK: Final = "hook"
 READ: Final = "read"
@@ -19,6 +21,7 @@ ADMIN: Final = "admin"
 PAGE: Final = "page"
 """Not for calls: to be exchanged for a browser's cookie, once."""
 
+CODE_SECONDS: Final = 3600.0
 REMEMBERED_FOR: Final = 5.0
 _REMEMBERED: Final = 1000
 
@@ -65,7 +68,7 @@ def register(
     url: str, token: str, tenant: str, scopes: Iterable[str], note: str, *, seconds: float | None = None
 ) -> bool:
     """Makes a token known to the database. Whether it is good now: one that was revoked stays so."""
-    with psycopg.connect(url) as connection:
+    with psycopg.connect(checked_conninfo(split_options(url)[0])) as connection:
         connection.execute("delete from holdfast.token where expires_at < now()")
         known = connection.execute(
             "insert into holdfast.token as t (digest, tenant, scopes, note, expires_at) "
@@ -75,3 +78,10 @@ def register(
             (digest(token), tenant, sorted(scopes), note, seconds),
         )
         return known.fetchone() is not None
+
+
+def new_page_code(url: str, tenant: str) -> str:
+    """A code that lets one browser in, within the hour."""
+    code = new_token()
+    register(url, code, tenant, (PAGE,), "lets a browser in, once", seconds=CODE_SECONDS)
+    return code
