@@ -9,6 +9,7 @@ from typing import Any
 import psycopg
 import pytest
 from crew import GOLDEN, Crew, crew, event
+from sqlalchemy.exc import DBAPIError
 
 Db = psycopg.Connection[Any]
 
@@ -77,6 +78,26 @@ def test_the_drainer_looks_by_itself(url: str, db: Db, transcript: Path) -> None
                     await asyncio.sleep(0.02)
 
     asyncio.run(tell())
+
+
+def test_an_interrupt_that_could_not_be_stored_is_found_again(url: str, db: Db, transcript: Path) -> None:
+    transcript.write_text("\n".join(LINES))
+    db.execute(
+        "create function refuse() returns trigger language plpgsql as $$ begin raise exception 'not now'; end $$;"
+        "create trigger refuse before insert on holdfast.event for each row"
+        " when (new.name = 'UserInterrupt') execute function refuse()"
+    )
+
+    async def tell() -> None:
+        async with crew(url, transcript.parent) as staff:
+            await staff.send(prompt(transcript))
+            with pytest.raises(DBAPIError, match="not now"):
+                await staff.interrupts.look()
+            db.execute("drop trigger refuse on holdfast.event")
+            assert await work_off_what_was_found(staff) == 1
+
+    asyncio.run(tell())
+    assert commands(db) == ["COMPLETE"]
 
 
 def test_two_processes_that_find_it_tell_it_once(url: str, db: Db, transcript: Path) -> None:

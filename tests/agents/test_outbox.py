@@ -1,13 +1,14 @@
 """What is told: written with the transaction that it is about, delivered after it, in order, until it was taken."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import Any
 
 import psycopg
 import pytest
 from crew import Crew, crew, event
+from sqlalchemy import TextClause, text
 from test_processing import until
 
 from holdfast.agents import effects, outbox
@@ -244,3 +245,35 @@ def test_pauses_grow_between_attempts(url: str, db: Db) -> None:
     asyncio.run(main())
     for pause, expected in zip(pauses, (1, 4, 16, 64, 256, 900, 900), strict=True):
         assert expected - PATIENCE < pause <= expected
+
+
+def test_what_waits_behind_a_dead_receiver_is_not_looked_at(url: str, db: Db) -> None:
+    """Every process looks every other second, and at each new message: by then there may be very many."""
+    agents, each = 3, 5000
+    db.execute(
+        "insert into holdfast.agent (tenant, session_id) select 'default', n::text from generate_series(1, %s) n",
+        (agents,),
+    )
+    db.execute(
+        "insert into holdfast.outbox (agent_id, kind, source, payload) "
+        "select id, 'complete', n::text, '{}' from holdfast.agent, generate_series(1, %s) n",
+        (each,),
+    )
+    db.execute("analyze holdfast.outbox")
+    bounds = {"most_attempts": outbox.MOST_ATTEMPTS, "lease": outbox.LEASE, "most": outbox.MOST_AT_ONCE}
+
+    async def plan_of(statement: TextClause) -> dict[str, Any]:
+        async with crew(url) as staff, staff.database.statement() as connection:
+            explained = await connection.execute(text(f"explain (analyze, format json) {statement.text}"), bounds)
+            plan: dict[str, Any] = explained.scalar_one()[0]["Plan"]
+            return plan
+
+    for statement in (outbox._TAKE, outbox._GIVE_UP):
+        rows = [node["Actual Rows"] * node["Actual Loops"] for node in nodes(asyncio.run(plan_of(statement)))]
+        assert max(rows) <= 2 * agents
+
+
+def nodes(plan: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield plan
+    for below in plan.get("Plans", []):
+        yield from nodes(below)

@@ -118,6 +118,15 @@ def test_offline_events_are_kept_in_order_and_delivered_when_the_server_is_back(
         server.close()
 
 
+@pytest.mark.parametrize(("port", "token"), [(99999, "hf_x"), (1, "two\nlines"), (1, "€"), (1, b"\xff")])
+def test_an_event_that_cannot_even_be_sent_is_kept(tmp_path: Path, port: int, token: str | bytes) -> None:
+    (tmp_path / "hook-token").write_bytes(token if isinstance(token, bytes) else token.encode())
+    url = f"http://127.0.0.1:{port}"
+    outcome, _ = run(url, tmp_path, {"n": 1})
+    assert outcome.returncode == 0 and outcome.stdout == b""
+    assert spooled(url, tmp_path) == [1]
+
+
 @pytest.mark.parametrize("spool_before", [False, True])
 def test_a_server_that_does_not_answer_costs_two_seconds_at_most(tmp_path: Path, spool_before: bool) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:

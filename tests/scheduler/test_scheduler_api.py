@@ -18,16 +18,23 @@ from fastapi import FastAPI
 from instances import wait_until
 
 from holdfast.cli import main as command
-from holdfast.scheduler import Scheduler
+from holdfast.scheduler import ScheduledAction, Scheduler
 from holdfast.scheduler.api import create_router
 from holdfast.testing import PATIENCE
 
 NEW = {"action_type": "send_notification", "name": "n", "action_config": {"message": "m"}}
 
 
-def with_api(url: str | None, use: Any) -> None:
+def nested(levels: int) -> dict[str, Any]:
+    inner: dict[str, Any] = {}
+    for _ in range(levels - 1):
+        inner = {"in": inner}
+    return inner
+
+
+def with_api(url: str | None, use: Any, **options: Any) -> None:
     async def main() -> None:
-        scheduler = Scheduler(url)
+        scheduler = Scheduler(url, **options)
         app = FastAPI()
         app.include_router(create_router(scheduler))
         try:
@@ -128,18 +135,42 @@ def test_what_the_api_takes_is_described_by_the_fields_of_an_action() -> None:
         ("unknown", {"unknown": 1}),
         ("id", {"id": 7}),
         ("name", {"name": "\x00"}),
+        ("max_retries", {"max_retries": float("nan")}),
+        ("max_retries", {"max_retries": "\ud800"}),
+        ("action_config", {"action_config": {"message": float("inf")}}),
+        ("action_config", {"action_config": nested(101)}),
     ],
 )
 def test_bad_input_is_a_422_that_names_the_field(field: str, wrong: dict[str, Any]) -> None:
+    as_json = {"Content-Type": "application/json"}  # httpx itself would refuse some of it
+
     async def use(client: httpx.AsyncClient, scheduler: Scheduler) -> None:
-        answer = await client.post("/scheduled-actions", json={**NEW, **wrong})
+        answer = await client.post("/scheduled-actions", content=json.dumps({**NEW, **wrong}), headers=as_json)
         assert answer.status_code == 422 and answer.json()["detail"][0]["loc"][:2] == ["body", field]
         made = (await client.post("/scheduled-actions", json=NEW)).json()
-        changed = await client.patch(f"/scheduled-actions/{made['id']}", json=wrong)
+        place = f"/scheduled-actions/{made['id']}"
+        changed = await client.patch(place, content=json.dumps(wrong), headers=as_json)
         assert changed.status_code == 422 and changed.json()["detail"][0]["loc"][:2] == ["body", field]
         assert (await client.get("/scheduled-actions")).json() == [made]
 
     with_api(None, use)
+
+
+@pytest.mark.parametrize("where", ["memory", "postgres"])
+def test_whatever_a_run_has_brought_its_runs_can_be_shown(request: pytest.FixtureRequest, where: str) -> None:
+    async def use(client: httpx.AsyncClient, scheduler: Scheduler) -> None:
+        made = await scheduler.add(ScheduledAction(action_type="deep", action_config=nested(100)))
+        await scheduler.start()
+        await scheduler.trigger(made.id or 0, nested(100))
+        async with asyncio.timeout(PATIENCE):
+            while not (await scheduler.runs(made.id or 0))[0].state.final:  # noqa: ASYNC110  it tells nobody
+                await asyncio.sleep(0.01)
+        shown = await client.get(f"/scheduled-actions/{made.id}/runs")
+        assert shown.status_code == 200 and shown.json()[0]["result"].keys() == {"repr"}
+        assert (await client.get("/scheduled-actions")).status_code == 200
+
+    url = request.getfixturevalue("url") if where == "postgres" else None
+    with_api(url, use, dispatchers={"deep": lambda execution: nested(900)})
 
 
 def test_a_database_that_is_away_is_a_503() -> None:

@@ -40,6 +40,16 @@ def another_tenant(server: Running, db: Db) -> Iterator[httpx.Client]:
         yield client
 
 
+def test_a_list_of_agents_is_short_however_much_was_said(client: httpx.Client) -> None:
+    """The page asks for up to 500 of them, at every change."""
+    client.post("/hook", json=event("UserPromptSubmit", prompt="p" * 100_000))
+    client.post("/hook", json=event("Stop", last_assistant_message="s" * 100_000))
+    (shown,) = client.get("/api/agents").json()["agents"]
+    assert (shown["command"]["prompt"], shown["command"]["said"]) == ("p" * 2000, "s" * 2000)
+    whole = client.get(f"/api/agents/{shown['id']}").json()
+    assert [len(turn["text"]) for turn in whole["turns"]] == [100_000] * 2
+
+
 def test_agents_are_shown_with_their_state_and_their_command(client: httpx.Client, db: Db) -> None:
     for report in RECORDED[:3]:
         client.post("/hook", json=report)

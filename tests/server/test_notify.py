@@ -1,7 +1,9 @@
 """Being told by a webhook: by a server that runs, of what needs a person, at least once, and at no hook's expense."""
 
+import asyncio
 import json
 import os
+import socket
 import subprocess
 import sys
 import threading
@@ -10,11 +12,16 @@ from collections.abc import Callable, Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any, Self
+from uuid import uuid4
 
 import psycopg
 import pytest
 from running import RECORDED, Running, event, wait_until
 
+from holdfast.agents import outbox
+from holdfast.agents.outbox import Message
+from holdfast.server.app import create_app
+from holdfast.server.settings import load
 from holdfast.testing import PATIENCE
 
 Db = psycopg.Connection[Any]
@@ -173,3 +180,37 @@ def test_settings_that_are_wrong_are_named_and_not_shown(tmp_path: Path, setting
     outcome = subprocess.run(command, env=os.environ | {name: value}, capture_output=True, text=True, cwd=tmp_path)
     assert outcome.returncode == 1
     assert name.removeprefix("HOLDFAST_").lower() in outcome.stderr and "s3cret" not in outcome.stderr
+
+
+def test_a_receiver_whose_name_nobody_resolves_takes_no_thread_from_the_rest(
+    database_with_tables: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Looking a name up takes a thread for as long as it takes, also when its delivery was given up."""
+    resolve, asked, over = socket.getaddrinfo, list[object](), threading.Event()
+    lookups = 3 * outbox.MOST_AT_ONCE  # each round of deliveries may leave its own behind
+
+    def slow(host: Any, *more: Any, **options: Any) -> Any:
+        if host not in ("nowhere.example", b"nowhere.example"):
+            return resolve(host, *more, **options)
+        asked.append(host)
+        over.wait()
+        raise socket.gaierror("nobody answered")
+
+    monkeypatch.setattr(socket, "getaddrinfo", slow)
+    settings = load(database_url=database_with_tables, data_dir=tmp_path, notify_url="http://nowhere.example/")
+
+    async def main() -> None:
+        app = create_app(settings)
+        async with app.router.lifespan_context(app):
+            post = app.state.service.webhook.post
+            posts = [asyncio.create_task(post(Message(n, uuid4(), {}, 1))) for n in range(lookups)]
+            try:
+                async with asyncio.timeout(PATIENCE):
+                    while len(asked) < lookups:  # noqa: ASYNC110  threads tell nobody
+                        await asyncio.sleep(0.01)
+                    await asyncio.to_thread(len, asked)
+            finally:
+                over.set()
+                await asyncio.gather(*posts, return_exceptions=True)
+
+    asyncio.run(main())

@@ -138,3 +138,18 @@ def test_a_database_without_the_tables_is_told_and_left_as_it_is(holdfast_postgr
                 assert db.execute("select to_regclass('holdfast.token')").fetchone() == (None,)
         finally:
             server.execute(f"drop database {name} with (force)")
+
+
+def test_a_database_user_who_may_not_and_a_name_that_is_none_are_told_so(url: str, db: Db, tmp_path: Path) -> None:
+    db.execute("create role onlooker login; grant usage on schema holdfast to onlooker")
+    db.execute("grant select on all tables in schema holdfast to onlooker")
+    try:
+        onlooker = f"postgresql://onlooker@/{db.info.dbname}?host={db.info.host}&port={db.info.port}"
+        for arguments in (("add", "--name", "x", "--scope", "read"), ("revoke", "x")):
+            refused = holdfast("token", *arguments, "--url", onlooker, cwd=tmp_path)
+            assert refused.returncode == 1 and refused.stdout == ""
+            assert refused.stderr == "holdfast: PostgreSQL: permission denied for table token\n"
+    finally:
+        db.execute("drop owned by onlooker; drop role onlooker")
+    odd = holdfast("token", "revoke", os.fsdecode(b"\xff"), "--url", url, cwd=tmp_path)
+    assert odd.returncode == 1 and odd.stderr.startswith("holdfast: there is no token")

@@ -19,6 +19,23 @@ print(watch.elapsed, watch.awake)
 """
 
 
+FORKED = """
+import os, sys, time
+from holdfast.testing import PATIENCE, Stopwatch
+watch = Stopwatch()
+if os.fork() == 0:
+    ends = time.monotonic() + PATIENCE
+    while watch.awake < 0.2 and time.monotonic() < ends:
+        time.sleep(0.02)
+    os._exit(0 if watch.awake >= 0.2 else 1)
+sys.exit(os.waitstatus_to_exitcode(os.wait()[1]))
+"""
+
+
+def test_a_wait_counts_in_a_forked_child_too() -> None:
+    subprocess.run([sys.executable, "-c", FORKED], check=True, timeout=2 * PATIENCE)
+
+
 def test_a_wait_counts() -> None:
     watch, ends = Stopwatch(), time.monotonic() + PATIENCE
     while watch.awake < 0.2:

@@ -47,19 +47,23 @@ class Interrupts:
         async with self._database.statement() as connection:
             quiet = (await connection.execute(_QUIET, {"quiet": self._quiet})).all()
         self._seen = {row.command_id: self._seen[row.command_id] for row in quiet if row.command_id in self._seen}
-        found = await asyncio.to_thread(lambda: [(row, interrupt) for row in quiet if (interrupt := self._read(row))])
-        return [row.agent_id for row, interrupt in found if await self._store(row, interrupt)]
+        changed = await asyncio.to_thread(lambda: [(row, *read) for row in quiet if (read := self._read(row))])
+        told = []
+        for row, state, interrupt in changed:
+            if interrupt is not None and await self._store(row, interrupt):
+                told.append(row.agent_id)
+            self._seen[row.command_id] = state  # not before: what could not be stored has to be found again
+        return told
 
-    def _read(self, row: Row[tuple[object, ...]]) -> transcript.Interrupt | None:
+    def _read(self, row: Row[tuple[object, ...]]) -> tuple[tuple[int, int], transcript.Interrupt | None] | None:
+        """Its state and what is at its end; None if there is nothing new, or nothing that we may read."""
         try:
             state = transcript.state_of(row.transcript_path, self._transcripts)
             if self._seen.get(row.command_id) == state:
                 return None
-            interrupt = transcript.interrupt_at_the_end(row.transcript_path, self._transcripts)
+            return state, transcript.interrupt_at_the_end(row.transcript_path, self._transcripts)
         except (OSError, transcript.Refused):
-            return None  # there is none yet, or none that we may read
-        self._seen[row.command_id] = state
-        return interrupt
+            return None
 
     async def _store(self, row: Row[tuple[object, ...]], interrupt: transcript.Interrupt) -> bool:
         told = {

@@ -55,23 +55,36 @@ class Undelivered(LockError):
 
 Deliver = Callable[[Message], Awaitable[None]]
 
+# Each agent's first message, by the index from one agent to the next: what waits behind a receiver that is dead may be
+# much, and is not looked at.
+_FIRST: Final = """
+    with recursive first as (
+        (select agent_id, id from holdfast.outbox where status = 'waiting' order by agent_id, id limit 1)
+        union all
+        select next.agent_id, next.id from first cross join lateral (
+            select agent_id, id from holdfast.outbox
+            where status = 'waiting' and agent_id > first.agent_id order by agent_id, id limit 1
+        ) next
+    )
+"""
 # The place where messages are given up, whether their attempts failed or the processes that made them died.
-_GIVE_UP: Final = text("""
-    update holdfast.outbox set status = 'set_aside', settled_at = clock_timestamp(),
+_GIVE_UP: Final = text(f"""
+    {_FIRST}
+    update holdfast.outbox o set status = 'set_aside', settled_at = clock_timestamp(),
         error = coalesce(error, 'whoever tried did not live to tell')
-    where status = 'waiting' and due_at <= clock_timestamp() and attempts >= :most_attempts
-    returning id, agent_id, error
+    from first
+    where o.id = first.id and o.status = 'waiting' and o.due_at <= clock_timestamp() and o.attempts >= :most_attempts
+    returning o.id, o.agent_id, o.error
 """)
-_TAKE: Final = text("""
+_TAKE: Final = text(f"""
+    {_FIRST}, due as materialized (
+        select o.id from holdfast.outbox o join first on first.id = o.id
+        where o.status = 'waiting' and o.due_at <= clock_timestamp() and o.attempts < :most_attempts
+        order by o.due_at limit :most for update of o skip locked
+    )
     update holdfast.outbox o
     set due_at = clock_timestamp() + make_interval(secs => :lease), attempts = attempts + 1
-    where o.id in (
-        select due.id from holdfast.outbox due
-        where due.status = 'waiting' and due.due_at <= clock_timestamp() and due.attempts < :most_attempts
-            and not exists (select from holdfast.outbox earlier
-                where earlier.agent_id = due.agent_id and earlier.id < due.id and earlier.status = 'waiting')
-        order by due.due_at limit :most for update skip locked
-    )
+    from due where o.id = due.id
     returning o.id, o.key, o.payload, o.attempts
 """)
 _DONE: Final = text("""

@@ -16,8 +16,8 @@ _AGENTS: Final = """
         case when a.ended_at is not null then 'ENDED' when c.state is null or c.state = 'COMPLETE' then 'IDLE'
             else c.state end as state,
         c.id as command_id, c.state as command_state, c.opened_at, c.changed_at, c.completed_at, c.waits_for,
-        (select t.text from holdfast.turn t where t.command_id = c.id and t.intent = 'COMMAND' order by t.id limit 1)
-            as prompt,
+        (select left(t.text, 2000) from holdfast.turn t where t.command_id = c.id and t.intent = 'COMMAND'
+            order by t.id limit 1) as prompt,
         (select right(t.text, 2000) from holdfast.turn t where t.command_id = c.id and t.actor = 'AGENT'
             and t.intent in ('QUESTION', 'COMPLETION', 'END_OF_COMMAND') order by t.id desc limit 1) as said
     from holdfast.agent a

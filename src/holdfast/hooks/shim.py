@@ -139,11 +139,13 @@ def _hand_over(url: str, data: Path, limit: Limit) -> None:
         nonlocal outcome
         outcome = server.send(delivery_id, body)
 
-    limit.keep(send)
-    if outcome is Delivery.FAILED:
-        spool.add(delivery_id, body)
-    elif server.decision:
-        sys.stdout.buffer.write(server.decision)
+    try:
+        limit.keep(send)
+    finally:  # also if it cannot even be sent: an address or a token that is none
+        if outcome is Delivery.FAILED:
+            spool.add(delivery_id, body)
+        elif server.decision:
+            sys.stdout.buffer.write(server.decision)
 
 
 def _read(limit: Limit) -> bytes:

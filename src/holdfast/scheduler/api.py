@@ -26,6 +26,7 @@ from .checks import InvalidField
 
 try:
     from fastapi import APIRouter, Body, HTTPException, Path, Query, Request, Response
+    from fastapi.exceptions import RequestValidationError
     from fastapi.routing import APIRoute
     from pydantic import BaseModel, Field, TypeAdapter, create_model
 except ImportError:
@@ -83,6 +84,10 @@ class Route(APIRoute):
         async def handle_and_translate(request: Request) -> Response:
             try:
                 return await handle(request)
+            except RequestValidationError as error:
+                # Without what was sent: an answer cannot hold all that a request can (NaN, half of a surrogate pair).
+                told = [{name: each[name] for name in ("type", "loc", "msg")} for each in error.errors()]
+                raise RequestValidationError(told) from None
             except InvalidField as error:
                 place = "path" if error.field in request.path_params else "body"
                 problem = {"type": "value_error", "loc": [place, error.field], "msg": str(error)}

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .actions import RunState
+from .checks import nested_too_deeply
 from .execution import Execution
 from .store import Attempt, Ending
 
@@ -97,7 +98,7 @@ def _recordable(result: Any) -> str | None:
         size = len(written.encode())
     except (TypeError, ValueError, RecursionError):  # UnicodeError is a ValueError
         return json.dumps({"repr": _looks_like(result)})
-    if "\\u0000" in written:
+    if "\\u0000" in written or nested_too_deeply(result):
         return json.dumps({"repr": _looks_like(result)})
     if size > _RESULT_BYTES:
         return json.dumps({"truncated": written[: _RESULT_BYTES // 4], "bytes": size})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import UTC, datetime
 from math import isfinite
@@ -23,6 +23,8 @@ _MOST_MISSED: Final = 1000
 _EARLIEST, _LATEST = datetime(1970, 1, 1, tzinfo=UTC), datetime(9000, 1, 1, tzinfo=UTC)
 """Well inside what Python and PostgreSQL can both count with, in any time zone."""
 _CONFIG_BYTES: Final = 256 * 1024
+_DEEPEST: Final = 100
+"""Levels. Pydantic gives up at some 250, and then no list with such a record in it could be shown."""
 
 
 class InvalidField(InvalidOption):
@@ -57,9 +59,26 @@ def checked_json(field: str, value: Any, limit: int = _CONFIG_BYTES) -> str:
         raise InvalidField(field, f"is not JSON: {error}") from None
     if "\\u0000" in text:
         raise InvalidField(field, "has a NUL character in it")
+    if nested_too_deeply(value):
+        raise InvalidField(field, f"is nested more than {_DEEPEST} levels deep")
     if size > limit:
         raise InvalidField(field, f"is {size} bytes long; at most {limit}")
     return text
+
+
+def nested_too_deeply(value: Any) -> bool:
+    level = [value]
+    for _ in range(_DEEPEST):
+        level = [inner for outer in level for inner in _within(outer) if isinstance(inner, dict | list | tuple)]
+        if not level:
+            return False
+    return True
+
+
+def _within(outer: Any) -> Iterable[Any]:
+    if isinstance(outer, dict):
+        return outer.values()
+    return outer if isinstance(outer, list | tuple) else ()
 
 
 def checked_text(field: str, value: object, longest: int = 200) -> None:

@@ -89,6 +89,6 @@ def _fetch_spooled(settings: Settings, at: str) -> None:
         for spool in spools:
             try:
                 spool.deliver(server.send_late)
-            except OSError as error:
+            except (OSError, ValueError) as error:  # ValueError: of HOLDFAST_TOKEN, if that can be no token
                 _log.warning("a spool cannot be read: %s", error, extra={"action": "spool_unread"})
         time.sleep(_SPOOL_SECONDS)

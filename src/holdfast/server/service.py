@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from typing import Final
 
@@ -27,6 +28,9 @@ SCHEDULER_CONNECTIONS: Final = 9
 """Its own pool of up to 8, and one that listens."""
 SCHEDULER_GRACE: Final = 15.0
 """Seconds for runs that are under way at the end."""
+THREADS: Final = 64
+"""For whatever blocks: reading transcripts, looking names up. That of a webhook may take each as long as it likes, and
+goes on when its delivery was given up; with the few that a small machine has by default, all else would wait for it."""
 WORK_SECONDS: Final = 10.0
 """For a hook to work off what came before it, once it has the lock. What takes longer is answered 202."""
 
@@ -58,6 +62,7 @@ class Service:
         """How many follow along."""
 
     async def start(self) -> None:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(THREADS, thread_name_prefix="holdfast"))
         self.drainer.start()
         if self.outbox is not None:
             self.outbox.start()

@@ -74,6 +74,8 @@ class TokenBook:
 
     def revoke(self, which: str) -> str:
         """By name, else by id. Returns its id."""
+        if not which.isprintable():  # which no name is; and half of a character could not even be asked for
+            raise LockError(f"there is no token of that name or id: {which!a}")
         end = f"update holdfast.token set revoked_at = now() where {_GOOD} and"
         shown = "returning left(encode(digest, 'hex'), %s)"
         gone = self._db.execute(f"{end} name = %s {shown}", (which, _SHORTEST_ID)).fetchone()
@@ -93,5 +95,5 @@ def opened(url: str) -> Iterator[TokenBook]:
     try:
         with psycopg.connect(checked_conninfo(split_options(url)[0])) as connection:
             yield TokenBook(connection)
-    except psycopg.OperationalError as error:
+    except psycopg.Error as error:  # it cannot be reached, or this user may not
         raise BackendUnavailable(f"PostgreSQL: {str(error).partition(chr(10))[0]}") from None

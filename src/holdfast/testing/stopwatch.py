@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from functools import cache
@@ -17,6 +18,10 @@ class _AwakeClock:
 
     def __init__(self) -> None:
         self._last = time.monotonic(), 0.0
+        self._start()
+        os.register_at_fork(after_in_child=self._start)  # a forked child has no threads: there it would stand still
+
+    def _start(self) -> None:
         threading.Thread(target=self._tick, name="awake-clock", daemon=True).start()
 
     def _tick(self) -> None:

@@ -123,7 +123,6 @@ create table holdfast.outbox (
 );
 comment on table holdfast.outbox is 'What is slow, and is done after the transaction that asked for it, outside the lock.';
 create index outbox_waiting on holdfast.outbox (agent_id, id) where status = 'waiting';
-create index outbox_due on holdfast.outbox (due_at) where status = 'waiting';
 create index outbox_set_aside on holdfast.outbox (id) where status = 'set_aside';
 
 create table holdfast.token (
