@@ -3,6 +3,7 @@
 import asyncio
 import logging
 import sys
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from datetime import UTC, datetime, timedelta
@@ -11,6 +12,7 @@ from typing import Any
 import pytest
 
 from holdfast.scheduler import ClaimLost, Execution, NoSuchAction, NotNow, RunState, ScheduledAction, Scheduler
+from holdfast.scheduler import execution as execution_module
 
 Handlers = dict[str, Any]
 
@@ -296,6 +298,32 @@ def test_a_handler_can_ask_whether_it_has_lost_its_claim() -> None:
         assert seen == [True] and scheduler.statistics.lost == 1
 
     run(main())
+
+
+def test_a_thread_that_does_not_end_is_warned_of_and_its_run_stays_its_own(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(execution_module, "FIRST_WARNING", 0.02)
+    may_end = threading.Event()
+
+    def hangs_in_thread(execution: Execution) -> None:
+        may_end.wait(20)
+
+    async def main() -> None:
+        async with Scheduler(dispatchers={"hangs": hangs_in_thread}) as scheduler:
+            action = await scheduler.add(ScheduledAction(action_type="hangs", timeout_seconds=0.05))
+            assert action.id is not None
+            await scheduler.trigger(action.id)
+            await until(lambda: caplog.text.count("action=thread_goes_on") > 1)
+            (run,) = await scheduler.runs(action.id)
+            assert run.state == "running"
+            may_end.set()
+            await until(lambda: not scheduler._running_actions)
+            (run,) = await scheduler.runs(action.id)
+            assert run.state == "timeout"
+
+    with caplog.at_level(logging.WARNING):
+        run(main())
 
 
 def test_no_more_than_max_running_run_at_once_and_the_rest_follow() -> None:

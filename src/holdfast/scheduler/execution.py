@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from collections.abc import Callable
 from contextvars import copy_context
-from typing import Any, TypeVar
+from typing import Any, Final, TypeVar
 
 from ..errors import LockLost
 from .actions import ScheduledAction, ScheduledRun
 
 T = TypeVar("T")
+
+_log = logging.getLogger("holdfast.scheduler")
+
+FIRST_WARNING: Final = 10.0
+"""Seconds for a thread to end that was told to; then it is warned of, less and less often."""
+LONGEST_SILENCE: Final = 600.0
 
 
 class ClaimLost(LockLost):
@@ -93,14 +100,28 @@ class Execution:
         try:
             return await asyncio.shield(done)
         except asyncio.CancelledError:
+            patience = FIRST_WARNING
             while not done.done():
                 self.tell("it was cancelled")
                 try:
-                    await asyncio.wait([done])
+                    await asyncio.wait([done], timeout=patience)
                 except asyncio.CancelledError:
                     if self.abandoned:
                         raise
+                else:
+                    if not done.done():
+                        self._warn()
+                        patience = min(2 * patience, LONGEST_SILENCE)
             return done.result()
+
+    def _warn(self) -> None:
+        # Nothing but this tells an operator why the run stays unfinished, and its action with it.
+        _log.warning(
+            "action=thread_goes_on run=%s action_id=%s: told to end (%s), it has not; a thread cannot be stopped",
+            self.run.id,
+            self.action.id,
+            self._why,
+        )
 
 
 def _raisable(error: BaseException) -> BaseException:
