@@ -16,6 +16,7 @@ from .deferred import DeferredStops
 from .interrupts import Interrupts
 from .pause import set_within
 from .processing import Processor
+from .retention import Retention
 
 _log = logging.getLogger("holdfast.agents")
 
@@ -38,6 +39,7 @@ class Drainer:
         interrupts: Interrupts,
         *,
         interval: float = 2.0,
+        retention: Retention | None = None,
         hears: Mapping[str, Callable[[], None]] | None = None,
     ) -> None:
         """``hears``: what else is told on its channel, and whom it concerns."""
@@ -45,6 +47,7 @@ class Drainer:
         self._processor = processor
         self._deferred = deferred
         self._interrupts = interrupts
+        self._retention = retention
         self._interval = interval
         self._hears = hears or {}
         self._look_now = asyncio.Event()
@@ -105,6 +108,8 @@ class Drainer:
                 due_in = await self._deferred.work_off()
                 if due_in is not None:
                     pause = min(pause, max(due_in, SHORT_PAUSE))
+                if self._retention is not None:
+                    await self._retention.look()
             except Exception as error:
                 if isinstance(error, LockError) or is_unavailable(error):
                     _log.warning("the drainer waits: %s", type(error).__name__, extra={"action": "drainer_waits"})

@@ -15,6 +15,7 @@ from ..agents.interrupts import Interrupts
 from ..agents.outbox import WORD, Outbox
 from ..agents.processing import Processor
 from ..agents.reception import Reception
+from ..agents.retention import Retention
 from ..agents.view import View
 from ..scheduler import Scheduler
 from .settings import Settings
@@ -51,7 +52,8 @@ class Service:
         self.webhook = Webhook(settings.notify_url.get_secret_value()) if settings.notify_url is not None else None
         self.outbox = Outbox(self.database, self.webhook.post) if self.webhook is not None else None
         hears = {WORD: self.outbox.look} if self.outbox is not None else {}
-        self.drainer = Drainer(self.database, processor, deferred, interrupts, hears=hears)
+        retention = Retention(self.database, settings.keep_days)
+        self.drainer = Drainer(self.database, processor, deferred, interrupts, retention=retention, hears=hears)
         self.reception = Reception(
             self.database, processor, self.drainer, wait=settings.hook_wait, limit=settings.hook_wait + WORK_SECONDS
         )

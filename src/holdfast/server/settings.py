@@ -55,6 +55,7 @@ class Settings(BaseSettings):
     hook_wait: float = Field(15.0, ge=0, description="seconds that a hook waits for its agent's lock")
     stream_patience: float = Field(10.0, gt=0, description="seconds for a reader of changes that takes nothing")
     transcripts: Path = Field(default_factory=_transcripts, description="the only folder that transcripts are read in")
+    keep_days: float = Field(90.0, ge=0, le=36500, description="for agents not heard of since; 0: for ever")
     tenant: str = Field("default", min_length=1, description="of the tokens that the first start makes")
     notify_url: SecretStr | None = Field(None, description="a webhook that is told of what needs a person")
     notify_on: Annotated[frozenset[Kind], *_Words] = Field(

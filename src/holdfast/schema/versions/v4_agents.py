@@ -15,7 +15,7 @@ def upgrade() -> None:
 def downgrade() -> None:
     op.execute(
         """
-        drop function holdfast.store_event;
+        drop function holdfast.store_event, holdfast.forget_agents;
         drop table holdfast.token, holdfast.outbox, holdfast.deferred_stop, holdfast.turn, holdfast.event,
             holdfast.command, holdfast.agent, holdfast.project
         """

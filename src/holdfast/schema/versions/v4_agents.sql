@@ -180,3 +180,37 @@ begin
         values (store_event.agent_id, store_event.number, p_name, p_payload, p_identity, p_delivery_id, p_digest, p_late)
         returning id into store_event.event_id;
 end $$;
+
+-- Deletes agents that were not heard of for so long, with all that is theirs. Returns how many. Not those that somebody
+-- stores for or works on right now, nor those with something left to do: they are for the next time.
+create function holdfast.forget_agents(p_seconds double precision, p_most integer) returns integer
+language plpgsql volatile as $$
+declare
+    old record;
+    forgotten integer := 0;
+begin
+    for old in
+        select id, tenant, session_id from holdfast.agent
+        where last_seen_at < now() - make_interval(secs => p_seconds)
+            and not exists (select from holdfast.event e where e.agent_id = agent.id and e.status = 'pending')
+            and not exists (select from holdfast.outbox o where o.agent_id = agent.id and o.status = 'waiting')
+        order by last_seen_at limit p_most for update skip locked
+    loop
+        -- As in store_event: whoever stores an event now waits, finds no agent then, and makes a new one.
+        if not pg_try_advisory_xact_lock(hashtextextended(old.tenant || E'\n' || old.session_id, 20050)) then
+            continue;
+        end if;
+        -- Looked at again: one may have been stored before we had that lock.
+        if exists (select from holdfast.event e where e.agent_id = old.id and e.status = 'pending') then
+            continue;
+        end if;
+        delete from holdfast.deferred_stop where agent_id = old.id;
+        delete from holdfast.outbox where agent_id = old.id;
+        delete from holdfast.turn where agent_id = old.id;
+        delete from holdfast.event where agent_id = old.id;
+        delete from holdfast.command where agent_id = old.id;
+        delete from holdfast.agent where id = old.id;
+        forgotten := forgotten + 1;
+    end loop;
+    return forgotten;
+end $$;
