@@ -1,8 +1,6 @@
 """Agents that were not heard of for long are forgotten, and nobody else; and nothing that comes meanwhile is lost."""
 
 import asyncio
-import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -15,18 +13,12 @@ from holdfast.agents import retention
 from holdfast.agents.outbox import Kind
 from holdfast.agents.retention import Retention
 from holdfast.testing import PATIENCE
+from waiting import wait_until
 
 Db = psycopg.Connection[Any]
 
 TABLES = ("agent", "command", "turn", "event", "outbox", "deferred_stop")
 STORE = "select number from holdfast.store_event('default', 's1', 'Stop', '{}', null, null, %s, false)"
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.005)
 
 
 def sessions(db: Db) -> list[str]:

@@ -16,6 +16,7 @@ from holdfast import BackendUnavailable, Locks, NotAcquired, Unsupported
 from holdfast.engines.file import descriptors, grip, sweep
 from holdfast.engines.file.engine import HANDOVERS
 from holdfast.testing import PATIENCE, Child
+from waiting import wait_until
 
 
 @pytest.fixture
@@ -33,13 +34,6 @@ def child(tmp_path: Path) -> Iterator[Child]:
 
 def lock_file(folder: Path) -> Path:
     return next(folder.glob("*.lock"))
-
-
-def wait_until(condition, what: str) -> None:  # type: ignore[no-untyped-def]
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
 
 
 class Waiter:

@@ -1,13 +1,11 @@
 """Eyes to see what is left in a server."""
 
 import socket
-import time
-from collections.abc import Callable
 from typing import Any
 
 import psycopg
 
-from holdfast.testing import PATIENCE
+from waiting import wait_until  # noqa: F401  for the tests that look through this
 
 
 class Server:
@@ -45,13 +43,6 @@ class Server:
         ).fetchone()
         assert row is not None
         return int(row[0])
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
 
 
 def free_port() -> int:

@@ -1,12 +1,10 @@
 """Eyes to see what is left in a server."""
 
 import socket
-import time
-from collections.abc import Callable
 from typing import Any
 
 from holdfast import AsyncHeld, Held
-from holdfast.testing import PATIENCE
+from waiting import wait_until
 
 
 class Database:
@@ -26,13 +24,6 @@ class Database:
 
     def connections(self, name: str = "holdfast") -> list[dict[str, Any]]:
         return [client for client in self.redis.client_list() if client["name"].startswith(name)]
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.002)
 
 
 def wait_until_renewed(*handles: Held | AsyncHeld) -> None:

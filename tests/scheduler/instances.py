@@ -9,20 +9,12 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast.scheduler import ACTION_DISPATCHERS, Execution, NotNow, Scheduler
 from holdfast.testing import PATIENCE
-
-
-def wait_until(condition: Callable[[], Any], what: str, patience: float = PATIENCE) -> Any:
-    deadline = time.monotonic() + patience
-    while not (found := condition()):
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
-    return found
+from waiting import wait_until
 
 
 class Effects:
@@ -102,7 +94,10 @@ class Instance:
 
     def __init__(self, url: str, effects: Effects, options: dict[str, Any]) -> None:
         command = [sys.executable, __file__, url, str(effects.folder), json.dumps(options)]
-        self._process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
+        )
         assert self._process.stdout is not None
         self.said = self._process.stdout.readline().strip()
         assert self.said == "ready", self.said

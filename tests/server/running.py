@@ -6,7 +6,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,6 +13,7 @@ from typing import Any, Self
 import httpx
 
 from holdfast.testing import PATIENCE
+from waiting import wait_until
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 RECORDED = [json.loads(line) for line in (GOLDEN / "hook-payloads.jsonl").read_text().splitlines()]
@@ -83,13 +83,6 @@ class Running:
                 self.process.wait()
         assert self.process.stdout is not None
         self.process.stdout.close()
-
-
-def wait_until(condition: Callable[[], object], what: str) -> None:
-    deadline = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < deadline, what
-        time.sleep(0.01)
 
 
 def event(name: str, session: str = "s1", **fields: Any) -> dict[str, Any]:
