@@ -12,7 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncSession, async_sessionmaker, create_async_engine
 
-from ..engines.postgres.connect import checked_conninfo, split_options
+from ..engines.postgres.connect import plain_conninfo
 
 CHANNEL: Final = "holdfast_inbox"
 
@@ -24,7 +24,7 @@ class Database:
     """Short transactions on a bounded pool. Nobody keeps a connection while waiting for a lock."""
 
     def __init__(self, url: str, *, pool_size: int = 15, max_overflow: int = 10, pool_wait: float = 10.0) -> None:
-        self.conninfo: Final = checked_conninfo(split_options(url)[0])
+        self.conninfo: Final = plain_conninfo(url)
         self._engine = create_async_engine(
             "postgresql+psycopg://",
             async_creator=self.connect,

@@ -108,10 +108,10 @@ def _connected(url: str) -> Iterator[Connection]:
     import psycopg
     import sqlalchemy
 
-    from ..engines.postgres.connect import checked_conninfo, split_options
+    from ..engines.postgres.connect import plain_conninfo
 
     # libpq reads the address, not SQLAlchemy: they differ in what they take, and errors of the latter may show it.
-    conninfo = checked_conninfo(split_options(url)[0])  # what names the locks names the tables, too
+    conninfo = plain_conninfo(url)  # what names the locks names the tables, too
     engine = sqlalchemy.create_engine(
         "postgresql+psycopg://", creator=lambda: psycopg.connect(conninfo), poolclass=sqlalchemy.NullPool
     )

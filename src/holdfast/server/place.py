@@ -10,7 +10,7 @@ import psycopg
 
 from .._sync.locks import Locks
 from ..embedded import start_postgres
-from ..engines.postgres.connect import checked_conninfo, split_options
+from ..engines.postgres.connect import plain_conninfo
 from ..errors import LockError, Unsupported
 from .service import connections_of_a_worker
 from .settings import Settings
@@ -51,7 +51,7 @@ def check(settings: Settings, url: str) -> None:
     """Refuses to start what would fail later: locks that cannot be safe there, too little room under load."""
     with Locks.from_url(url, mode="advisory") as locks, locks.try_hold("holdfast.serve"):
         pass
-    with psycopg.connect(checked_conninfo(split_options(url)[0])) as connection:
+    with psycopg.connect(plain_conninfo(url)) as connection:
         row = connection.execute(_ROOM).fetchone()
     assert row is not None
     room = int(row[0])

@@ -10,7 +10,7 @@ from typing import Any, Final, NamedTuple
 import psycopg
 
 from .. import schema
-from ..engines.postgres.connect import checked_conninfo, split_options
+from ..engines.postgres.connect import plain_conninfo
 from ..errors import BackendUnavailable, InvalidOption, LockError, Unsupported
 from ..hooks.token_file import new_token
 from .tokens import ADMIN, HOOK, READ, REMEMBERED_FOR, digest
@@ -93,7 +93,7 @@ def opened(url: str) -> Iterator[TokenBook]:
     if not schema.standing(url).up_to_date:
         raise Unsupported("the database's tables are not up to date: start the server, or run holdfast db upgrade")
     try:
-        with psycopg.connect(checked_conninfo(split_options(url)[0])) as connection:
+        with psycopg.connect(plain_conninfo(url)) as connection:
             yield TokenBook(connection)
     except psycopg.Error as error:  # it cannot be reached, or this user may not
         raise BackendUnavailable(f"PostgreSQL: {str(error).partition(chr(10))[0]}") from None

@@ -12,7 +12,7 @@ from sqlalchemy import func, or_, select
 
 from ..agents.database import Database
 from ..agents.tables import Token
-from ..engines.postgres.connect import checked_conninfo, split_options
+from ..engines.postgres.connect import plain_conninfo
 from ..hooks.token_file import new_token
 
 HOOK: Final = "hook"
@@ -68,7 +68,7 @@ def register(
     url: str, token: str, tenant: str, scopes: Iterable[str], note: str, *, seconds: float | None = None
 ) -> bool:
     """Makes a token known to the database. Whether it is good now: one that was revoked stays so."""
-    with psycopg.connect(checked_conninfo(split_options(url)[0])) as connection:
+    with psycopg.connect(plain_conninfo(url)) as connection:
         connection.execute("delete from holdfast.token where expires_at < now()")
         known = connection.execute(
             "insert into holdfast.token as t (digest, tenant, scopes, note, expires_at) "

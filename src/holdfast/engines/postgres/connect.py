@@ -56,6 +56,11 @@ def checked_conninfo(url: str, **parameters: Any) -> str:
     return make_conninfo("", **{**defaults, **given})
 
 
+def plain_conninfo(url: str) -> str:
+    """For connections that hold no locks, to wherever this URL has its locks: what it says of these is left out."""
+    return checked_conninfo(split_options(url)[0])
+
+
 def split_options(place: str) -> tuple[str, dict[str, Any]]:
     """The address without ``mode=…`` and ``fence=…``, which are ours and would puzzle libpq; and what they say."""
     start, mark, query = place.partition("?")

@@ -18,7 +18,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeout
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 from sqlalchemy.pool import NullPool
 
-from ...engines.postgres.connect import checked_conninfo, split_options
+from ...engines.postgres.connect import checked_conninfo, plain_conninfo
 from ...engines.postgres.sources import conninfo_of
 from ...errors import BackendUnavailable, InvalidOption
 from ..store import DataRefused
@@ -71,7 +71,7 @@ def _at_address(url: str) -> Database:
     address = url.replace("postgresql+psycopg://", "postgresql://", 1)
     if not address.startswith(("postgresql://", "postgres://")) and "=" not in address:
         raise InvalidOption("async_db: the scheduler's address begins with postgresql://")
-    conninfo = checked_conninfo(split_options(address)[0])
+    conninfo = plain_conninfo(address)
 
     async def connect() -> psycopg.AsyncConnection[Any]:
         return await psycopg.AsyncConnection.connect(conninfo)
