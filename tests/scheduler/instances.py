@@ -36,10 +36,10 @@ class Effects:
 
     def all(self, kind: str | None = None) -> list[dict[str, Any]]:
         try:
-            lines = (self.folder / "log").read_text().splitlines()
+            *whole, _being_written = (self.folder / "log").read_text().split("\n")  # a reader may see half of a write
         except FileNotFoundError:
             return []
-        found = [json.loads(line) for line in lines]
+        found = [json.loads(line) for line in whole]
         return [effect for effect in found if kind in (None, effect["kind"])]
 
     def open_gate(self, name: str = "gate") -> None:
