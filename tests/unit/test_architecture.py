@@ -16,7 +16,7 @@ PACKAGE = ROOT / "src" / "holdfast"
 
 # From the bottom up. A module may import from its own layer and from those before it.
 LAYERS = [
-    ["errors", "fork", "prometheus"],
+    ["errors", "fork", "prometheus", "pause"],
     ["keys", "deadline"],
     ["claims"],
     ["owner"],

@@ -11,10 +11,10 @@ import psycopg
 from sqlalchemy import text
 
 from ..errors import LockError
+from ..pause import set_within
 from .database import CHANNEL, Database, is_unavailable
 from .deferred import DeferredStops
 from .interrupts import Interrupts
-from .pause import set_within
 from .processing import Processor
 from .retention import Retention
 

@@ -16,8 +16,8 @@ from uuid import UUID
 from sqlalchemy import text
 
 from ..errors import LockError
+from ..pause import set_within
 from .database import Database, is_unavailable
-from .pause import set_within
 
 _log = logging.getLogger("holdfast.agents")
 

@@ -16,6 +16,7 @@ from typing import Any, Final, Self
 
 from ..errors import InvalidOption
 from ..keys import LockNamespace
+from ..pause import set_within
 from .actions import ScheduledAction
 from .agenda import Agenda
 from .attempt import Handler, make_attempt
@@ -162,7 +163,7 @@ class Scheduler(Agenda):
                 self._counts.trouble("claim", error)
                 pause = uniform(backoff / 2, backoff)
                 backoff = min(2 * backoff, _LONGEST_BACKOFF)
-            await self._sleep(pause)
+            await set_within(self._wake, pause)
 
     async def _claim_what_is_due(self) -> float:
         """How long there is nothing to do."""
@@ -187,16 +188,6 @@ class Scheduler(Agenda):
         self._in_vain = min(self._in_vain + 1, 10)
         longest = min(_EMPTY_HANDED * float(2**self._in_vain), _EMPTY_HANDED_LONGEST)
         return uniform(longest / 2, longest)
-
-    async def _sleep(self, seconds: float) -> None:
-        if seconds <= 0:
-            await asyncio.sleep(0)
-            return
-        try:
-            async with asyncio.timeout(seconds):
-                await self._wake.wait()
-        except TimeoutError:
-            pass
 
     async def _tidy_forever(self) -> None:
         while True:
