@@ -225,6 +225,7 @@ class ThreadWire(Wire):
                     self._next_receiver()
             return
         with self._mutex:
+            request.wakeup = None  # its answer is still to come, but nobody is there who could be told to receive
             self._next_receiver()
         if not request.done:
             self.left_alone()
