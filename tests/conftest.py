@@ -2,6 +2,7 @@
 
 import os
 import resource
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from uuid import uuid4
@@ -23,6 +24,9 @@ settings.register_profile(
     max_examples=int(os.environ.get("HYPOTHESIS_EXAMPLES", 100)),
 )
 settings.load_profile("any machine")
+
+# A shell starts what runs in its background deaf to Ctrl-C, which tests press.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

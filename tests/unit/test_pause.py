@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from holdfast.agents.pause import set_within
+from holdfast.pause import set_within
 from holdfast.testing import PATIENCE
 
 
