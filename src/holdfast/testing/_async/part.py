@@ -13,6 +13,9 @@ from .crew import Job, pause
 OVERRUN = 0.5
 """How much later than its deadline a wait may end on a busy machine. It is far less than a second deadline would be."""
 
+STUCK = 5.0
+"""Nothing short takes that long, not even in a crowd on a busy machine, unless it waits for somebody who is gone."""
+
 
 class SomethingWrong(Exception):
     pass

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
 
 import pytest
@@ -9,10 +10,11 @@ import pytest
 from ..._async.locks import AsyncLocks
 from ...errors import NotAcquired, Unsupported, WouldDeadlock
 from ..stopwatch import Stopwatch
+from ..target import PATIENCE
 from .crew import Crew, Flag, asynchronous, open_locks, pause
 from .declared import AsyncBetweenProcesses, AsyncDetaching, AsyncInOrderOfArrival
 from .leases import AsyncLeases
-from .part import OVERRUN, AsyncPart, SomethingWrong, is_free, until_waiting
+from .part import OVERRUN, STUCK, AsyncPart, SomethingWrong, is_free, until_waiting
 
 
 class AsyncTakingTurns(AsyncPart):
@@ -132,6 +134,36 @@ class AsyncTakingTurns(AsyncPart):
             async with locks.hold(key):
                 await crew.start(wait).result()
             assert await is_free(locks, key)
+
+    @asynchronous
+    async def test_a_crowd_in_a_hurry_forgets_nobody(self, target: str, key: str) -> None:
+        """Waits that end at any moment: what one of them was doing for the others just then must go on without it."""
+        keys = [f"{key}-{number}" for number in range(3)]
+        inside: set[str] = set()
+
+        async def hurry(locks: AsyncLocks, dice: random.Random) -> None:
+            for _ in range(200):
+                one, wait = dice.choice(keys), dice.choice([0.0, 0.001, 0.003, 0.01])
+                watch = Stopwatch()
+                try:
+                    async with locks.hold(one, wait=wait):
+                        assert one not in inside, "two holders"
+                        inside.add(one)
+                        await pause(dice.choice([0.0, 0.001]))
+                        inside.remove(one)
+                except NotAcquired:
+                    pass
+                assert watch.awake < STUCK
+
+        async with open_locks(target) as locks, open_locks(target) as others:
+            for client in (locks, others):
+                assert await is_free(client, key)  # connected, however short the waits to come
+            async with Crew() as crew:
+                for number in range(10):
+                    crew.start(hurry, locks if number % 2 else others, random.Random(number))
+            for one in keys:
+                async with locks.hold(one, wait=PATIENCE):
+                    pass
 
     @asynchronous
     async def test_a_deadline_does_not_start_again_when_the_lock_changes_hands(self, target: str, key: str) -> None:

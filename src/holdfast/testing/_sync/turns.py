@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import random
 from math import inf
 
 import pytest
@@ -10,10 +11,11 @@ import pytest
 from ..._sync.locks import Locks
 from ...errors import NotAcquired, Unsupported, WouldDeadlock
 from ..stopwatch import Stopwatch
+from ..target import PATIENCE
 from .crew import Crew, Flag, open_locks, pause, synchronous
 from .declared import BetweenProcesses, Detaching, InOrderOfArrival
 from .leases import Leases
-from .part import OVERRUN, Part, SomethingWrong, is_free, until_waiting
+from .part import OVERRUN, STUCK, Part, SomethingWrong, is_free, until_waiting
 
 
 class TakingTurns(Part):
@@ -133,6 +135,36 @@ class TakingTurns(Part):
             with locks.hold(key):
                 crew.start(wait).result()
             assert is_free(locks, key)
+
+    @synchronous
+    def test_a_crowd_in_a_hurry_forgets_nobody(self, target: str, key: str) -> None:
+        """Waits that end at any moment: what one of them was doing for the others just then must go on without it."""
+        keys = [f"{key}-{number}" for number in range(3)]
+        inside: set[str] = set()
+
+        def hurry(locks: Locks, dice: random.Random) -> None:
+            for _ in range(200):
+                one, wait = dice.choice(keys), dice.choice([0.0, 0.001, 0.003, 0.01])
+                watch = Stopwatch()
+                try:
+                    with locks.hold(one, wait=wait):
+                        assert one not in inside, "two holders"
+                        inside.add(one)
+                        pause(dice.choice([0.0, 0.001]))
+                        inside.remove(one)
+                except NotAcquired:
+                    pass
+                assert watch.awake < STUCK
+
+        with open_locks(target) as locks, open_locks(target) as others:
+            for client in (locks, others):
+                assert is_free(client, key)  # connected, however short the waits to come
+            with Crew() as crew:
+                for number in range(10):
+                    crew.start(hurry, locks if number % 2 else others, random.Random(number))
+            for one in keys:
+                with locks.hold(one, wait=PATIENCE):
+                    pass
 
     @synchronous
     def test_a_deadline_does_not_start_again_when_the_lock_changes_hands(self, target: str, key: str) -> None:
