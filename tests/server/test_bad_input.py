@@ -145,6 +145,39 @@ def test_a_body_without_an_end_is_not_read_to_its_end(
     assert sent < 100 * 2**20
 
 
+REFUSED: dict[str, tuple[int, str, dict[str, str]]] = {
+    "no token": (401, "/hook", {"Authorization": ""}),
+    "a foreign host": (403, "/hook", {"Host": "evil.example"}),
+    "another type": (415, "/hook", {"Content-Type": "text/plain"}),
+    "too large": (413, "/hook", {}),
+    "no such route": (404, "/hooks", {}),
+    "no token for the scheduler": (401, "/scheduled-actions", {"Authorization": ""}),
+}
+
+
+@pytest.mark.parametrize(("status", "path", "headers"), REFUSED.values(), ids=list(REFUSED))
+def test_a_refusal_reaches_a_sender_that_has_not_finished(
+    server: Running, status: int, path: str, headers: dict[str, str]
+) -> None:
+    """Closed with something unread, a connection is reset, and the sender may see that instead of the answer."""
+    size = (9 if status == 413 else 3) * 2**20
+    for _ in range(10):
+        with server.client(headers={"Content-Type": "application/json"} | headers) as client:
+            answer = client.post(path, content=b" " * size)
+            assert answer.status_code == status and answer.json()["detail"]
+            assert answer.headers["Connection"] == "close"
+
+
+def test_a_sender_that_asks_before_it_sends_is_refused_at_once(server: Running) -> None:
+    host, port = server.address.removeprefix("http://").split(":")
+    with socket.create_connection((host, int(port)), PATIENCE) as connection:
+        connection.sendall(
+            f"POST /hook HTTP/1.1\r\nHost: {host}\r\nExpect: 100-continue\r\nContent-Length: 5\r\n\r\n".encode()
+        )
+        answer = b"".join(iter(lambda: connection.recv(2**16), b""))  # to its end: there is nothing to linger for
+    assert answer.startswith(b"HTTP/1.1 401 ") and b"100 Continue" not in answer
+
+
 MALFORMED: dict[str, tuple[bytes, str | None]] = {
     "nothing": (b"", None),
     "no JSON": (b"{", None),

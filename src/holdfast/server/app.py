@@ -24,6 +24,7 @@ from ..embedded._prctl import die_with_parent
 from ..errors import BackendUnavailable
 from . import api, health, hooks, logs, metrics, page, place, scheduled
 from .guard import Guard
+from .linger import Lingering
 from .service import Service
 from .settings import Settings, load
 
@@ -54,6 +55,7 @@ def create_app(settings: Settings) -> FastAPI:
         app.include_router(part.router)
     own_name = [] if settings.host in ("0.0.0.0", "::", "") else [settings.host]
     app.add_middleware(Guard, hosts=[*own_name, *settings.allowed_hosts])
+    app.add_middleware(Lingering)  # around all that may refuse
     app.add_exception_handler(BackendUnavailable, _unavailable)
     app.add_exception_handler(SQLAlchemyError, _unavailable)
     return app

@@ -55,10 +55,6 @@ def _is_at(origin: str, host: str) -> bool:
 
 async def _refuse(send: Send, problem: str) -> None:
     body = json.dumps({"detail": problem}).encode()
-    headers = [
-        (b"content-type", b"application/json"),
-        (b"content-length", b"%d" % len(body)),
-        (b"connection", b"close"),
-    ]
+    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     await send({"type": "http.response.start", "status": 403, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -13,8 +13,6 @@ from .tokens import ADMIN, Grant
 
 COOKIE: Final = "holdfast"
 BODY_SECONDS: Final = 10.0
-UNREAD: Final = {"Connection": "close"}
-"""For an answer before the body was read: else it would be taken in to its end, which may never come."""
 REFUSALS: Final[dict[int | str, dict[str, Any]]] = {
     401: {"description": "No token, or an unknown one."},
     403: {"description": "A foreign Host or Origin, or a token for something else."},
@@ -33,10 +31,9 @@ async def granted(request: Request, scope: str) -> Grant:
     token = _token(request)
     grant = await service_of(request).tokens.grant(token) if token else None
     if grant is None:
-        headers = {"WWW-Authenticate": "Bearer", **UNREAD}
-        raise HTTPException(401, "a token is needed: Authorization: Bearer …", headers)
+        raise HTTPException(401, "a token is needed: Authorization: Bearer …", {"WWW-Authenticate": "Bearer"})
     if scope not in grant.scopes and ADMIN not in grant.scopes:
-        raise HTTPException(403, f"this token is not for that: it lacks the scope {scope}", UNREAD)
+        raise HTTPException(403, f"this token is not for that: it lacks the scope {scope}")
     return grant
 
 
@@ -52,10 +49,10 @@ async def json_body(request: Request) -> bytes:
     """The body, which must say that it is JSON: a browser asks first before it sends that to another site."""
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     if kind.strip().lower() != "application/json":
-        raise HTTPException(415, "Content-Type: application/json is all that is taken", UNREAD)
+        raise HTTPException(415, "Content-Type: application/json is all that is taken")
     charset = parameters.strip().lower().replace('"', "")
     if charset not in ("", "charset=utf-8"):
-        raise HTTPException(415, "Content-Type: only UTF-8 is taken", UNREAD)
+        raise HTTPException(415, "Content-Type: only UTF-8 is taken")
     most = service_of(request).settings.max_body
     if int(request.headers.get("content-length") or 0) > most:
         raise _too_large(most)
@@ -69,9 +66,9 @@ async def json_body(request: Request) -> bytes:
     except ClientDisconnect:
         raise HTTPException(400, "the body ended early") from None  # nobody will read this
     except TimeoutError:
-        raise HTTPException(408, "the body did not arrive in time", UNREAD) from None
+        raise HTTPException(408, "the body did not arrive in time") from None
     return bytes(body)
 
 
 def _too_large(most: int) -> HTTPException:
-    return HTTPException(413, f"the body is larger than {most} bytes", UNREAD)
+    return HTTPException(413, f"the body is larger than {most} bytes")
