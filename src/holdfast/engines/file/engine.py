@@ -297,7 +297,8 @@ class FileEngine(Engine):
         holder: Holder | None = yield Call(holder_of, os.path.join(self._folder.path, f"{self.wire(key)}{LOCK}"))
         if holder is None or holder.here:
             return False  # ours, but nobody's: it is being taken or let go in this very moment
-        raise self.unsupported("evict()", f"process {holder.pid} holds it and cannot be reached; end that process", key)
+        process = "another process" if holder.pid is None else f"process {holder.pid}"  # its note may be half written
+        raise self.unsupported("evict()", f"{process} holds it and cannot be reached; end that process", key)
 
     def who_holds(self, ticket: Ticket) -> str:
         line = self._folder.lines.get(ticket.wire)
