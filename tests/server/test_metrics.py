@@ -15,6 +15,8 @@ from test_api import another_tenant
 from test_hook_routes import agent_of, locked
 from test_workers import worker_ids
 
+from holdfast.testing import PATIENCE
+
 Db = psycopg.Connection[Any]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -76,7 +78,7 @@ def test_hooks_are_counted_by_route_and_outcome_with_how_long_they_took(server: 
         client.post("/hook/stop", json=event("Note"))
         client.post("/hook/session-end", json=event("SessionEnd"))
         client.post("/hook", json=event("Note", hook_event_name="made-up", session_id="made-up"))
-        httpx.post(f"{server.address}/hook/stop", json=event("Stop"))
+        httpx.post(f"{server.address}/hook/stop", json=event("Stop"), timeout=PATIENCE)
         after = scraped(client)
 
     def grown(name: str, **labels: str) -> float:
