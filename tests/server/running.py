@@ -50,7 +50,7 @@ class Running:
             return False
 
     def health(self) -> dict[str, Any]:
-        """What it says when it is well. It waits for its database for two seconds only, in which a machine may pause."""
+        """What it says when it is well: it waits for its database two seconds, for which a machine may stand still."""
 
         def well() -> dict[str, Any] | None:
             answer = httpx.get(f"{self.address}/health", timeout=PATIENCE)
