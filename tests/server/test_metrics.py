@@ -154,6 +154,17 @@ def test_figures_of_several_workers_add_up_also_after_one_was_killed(start: Call
     assert not os.path.exists(folder), "nothing is left"
 
 
+def test_a_process_that_is_about_to_begin_its_figures_does_not_keep_those_of_others(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    server = start(HOLDFAST_WORKERS="2", TMPDIR=str(tmp_path))
+    (folder,) = tmp_path.glob("holdfast-metrics-*")
+    (folder / "counter_1.db").touch()  # made, and not given its size yet
+    with server.client() as client:
+        client.post("/hook", json=event("Note"))
+        assert value(scraped(client), "hook_requests_total", route="any", outcome="processed") == 1
+
+
 def test_what_a_killed_server_has_left_is_swept_by_the_next_one(start: Callable[..., Running], tmp_path: Path) -> None:
     settings = {"HOLDFAST_WORKERS": "2", "TMPDIR": str(tmp_path)}
 
