@@ -132,9 +132,7 @@ def test_killed_amid_a_delivery_another_process_delivers_it_by_the_same_key(
     killed.kill()
     receiver.answers.set()
     assert db.execute("select status, due_at > now() from holdfast.outbox").fetchall() == [("waiting", True)], "leased"
-    db.execute(
-        "update holdfast.outbox set due_at = now() + interval '1 h'"
-    )  # however long a start takes
+    db.execute("update holdfast.outbox set due_at = now() + interval '1 h'")  # however long a start takes
     start(HOLDFAST_NOTIFY_URL=receiver.url)
     assert db.execute(STATUSES).fetchall() == [("waiting",)]
     db.execute("update holdfast.outbox set due_at = now()")  # the end of its lease, which nobody is told of

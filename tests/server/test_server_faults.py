@@ -92,7 +92,7 @@ def test_told_to_stop_it_answers_whoever_waits_and_leaves_no_lock(start: Callabl
         assert watch.awake < 10, "nobody waits for a lock any more"
         answers = join()
         assert {getattr(answer, "status_code", answer) for answer in answers} == {202}
-        # Waited for: PostgreSQL's processes end a moment after their connections. One that waits for a lock would not.
+        # Waited for: PostgreSQL's processes end a moment after their connections; one in a lock's queue must, too.
         others = "select pid from pg_stat_activity where datname = current_database() and pid <> pg_backend_pid()"
         left = f"{others} and backend_type = 'client backend'"
         wait_until(lambda: not db.execute(left).fetchall(), "a connection, and so perhaps a lock, is left")
