@@ -49,6 +49,17 @@ class Running:
         except httpx.TransportError:
             return False
 
+    def health(self) -> dict[str, Any]:
+        """What it says when it is well: it waits for its database two seconds, for which a machine may stand still."""
+
+        def well() -> dict[str, Any] | None:
+            answer = httpx.get(f"{self.address}/health", timeout=PATIENCE)
+            return answer.json() if answer.status_code == 200 else None
+
+        said = wait_until(well, "the server is not well")
+        assert said is not None
+        return said
+
     def client(self, **more: Any) -> httpx.Client:
         return httpx.Client(**self._options(more))
 

@@ -109,7 +109,7 @@ def test_odd_numbers_get_422(client: httpx.Client, path: str) -> None:
 
 @pytest.mark.parametrize("path", ["/api/agents", "/api/agents/1", "/api/events", "/api/advisory-locks", "/"])
 def test_nothing_is_shown_without_a_token(server: Running, path: str) -> None:
-    assert httpx.get(server.address + path).status_code == 401
+    assert httpx.get(server.address + path, timeout=PATIENCE).status_code == 401
 
 
 def test_advisory_locks_of_this_database_are_shown_as_they_were_asked_for(
@@ -241,7 +241,7 @@ def connections_of(server: Running) -> int:
 
 
 def test_a_reader_that_takes_nothing_is_dropped_and_holds_up_nobody(start: Callable[..., Running], db: Db) -> None:
-    server = start(HOLDFAST_STREAM_PATIENCE="1")
+    server = start(HOLDFAST_STREAM_PATIENCE="3")  # more than the other reader ever needs, on a busy machine, too
     host, port = server.address.removeprefix("http://").split(":")
     with server.client() as client:
         client.post("/hook", json=event("Note"))
@@ -263,9 +263,9 @@ def test_a_reader_that_takes_nothing_is_dropped_and_holds_up_nobody(start: Calla
                 (agent["id"],),
             )
             wait_until(lambda: len(reader.changes) == 6000, "whoever reads is told all of it")
-            began = time.monotonic()
+            watch = Stopwatch()
             assert client.post("/hook", json=event("Note", n=2)).status_code == 200
-            assert time.monotonic() - began < 1
+            assert watch.awake < 2
             wait_until(lambda: "stream_dropped" in server.log.read_text(), "it was not dropped")
             wait_until(lambda: connections_of(server) == 2, "its connection is still there")
             wait_until(lambda: len(reader.changes) == 6001, "others live")
@@ -286,7 +286,7 @@ def test_the_printed_address_lets_one_browser_in(start: Callable[..., Running], 
     assert server.process.stdout is not None
     page = re.search(r"(http\S+code=\S+)", server.process.stdout.readline())
     assert page is not None
-    with httpx.Client() as browser, httpx.Client() as second:
+    with httpx.Client(timeout=PATIENCE) as browser, httpx.Client(timeout=PATIENCE) as second:
         answer = browser.get(page[1])
         assert (answer.status_code, answer.headers["location"]) == (303, "/")
         assert all(word in answer.headers["set-cookie"] for word in ("HttpOnly", "SameSite=strict"))

@@ -132,10 +132,12 @@ def test_what_the_shim_delivers_twice_is_taken_once(server: Running, db: Db) -> 
 def test_two_hundred_hooks_on_one_agent_through_two_servers_are_done_in_order(
     start: Callable[..., Running], db: Db
 ) -> None:
-    servers = [start(), start()]
+    # The last of them waits for all others, however long they take: that is not what is asked here.
+    waits, patience = f"{3 * PATIENCE}", 4 * PATIENCE
+    servers = [start(HOLDFAST_HOOK_WAIT=waits), start(HOLDFAST_HOOK_WAIT=waits)]
 
     async def storm() -> list[httpx.Response]:
-        async with servers[0].async_client() as one, servers[1].async_client() as other:
+        async with servers[0].async_client(timeout=patience) as one, servers[1].async_client(timeout=patience) as other:
             tool = {"tool_name": "Bash"}
             reports = [event("PostToolUse", **tool, tool_use_id=f"t{n}") for n in range(200)]
             return await asyncio.gather(
@@ -194,7 +196,7 @@ def test_twenty_five_hooks_on_twenty_five_agents_all_succeed_and_others_are_serv
 
     answers, took = asyncio.run(storm())
     assert {(answer.status_code, answer.headers["Holdfast-Outcome"]) for answer in answers} == {(200, "processed")}
-    assert took < 1, "an unrelated request waited for agents that are locked"
+    assert took < 5, "an unrelated request waited for agents that are locked, as hooks do for 15 s"
     assert db.execute("select count(*) from holdfast.command").fetchone() == (25,)
 
 
@@ -221,7 +223,7 @@ def test_transactions_that_take_long_leave_connections_for_others(server: Runnin
                 async with asyncio.timeout(PATIENCE):
                     assert (await client.get("/hook/status")).json()["pending"] == 25
                     assert (await client.post("/hook", json=event("SessionEnd", session="s0"))).status_code == 202
-                assert watch.awake < 1
+                assert watch.awake < 5, "a connection was waited for, as one is for 10 s"
                 slow.rollback()
             return await asyncio.gather(*posted)
 

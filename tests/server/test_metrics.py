@@ -15,6 +15,8 @@ from test_api import another_tenant
 from test_hook_routes import agent_of, locked
 from test_workers import worker_ids
 
+from holdfast.testing import PATIENCE
+
 Db = psycopg.Connection[Any]
 Samples = dict[tuple[str, frozenset[tuple[str, str]]], float]
 
@@ -76,7 +78,7 @@ def test_hooks_are_counted_by_route_and_outcome_with_how_long_they_took(server: 
         client.post("/hook/stop", json=event("Note"))
         client.post("/hook/session-end", json=event("SessionEnd"))
         client.post("/hook", json=event("Note", hook_event_name="made-up", session_id="made-up"))
-        httpx.post(f"{server.address}/hook/stop", json=event("Stop"))
+        httpx.post(f"{server.address}/hook/stop", json=event("Stop"), timeout=PATIENCE)
         after = scraped(client)
 
     def grown(name: str, **labels: str) -> float:
@@ -150,6 +152,17 @@ def test_figures_of_several_workers_add_up_also_after_one_was_killed(start: Call
     assert os.path.isdir(folder)
     assert server.terminate() == 0
     assert not os.path.exists(folder), "nothing is left"
+
+
+def test_a_process_that_is_about_to_begin_its_figures_does_not_keep_those_of_others(
+    start: Callable[..., Running], tmp_path: Path
+) -> None:
+    server = start(HOLDFAST_WORKERS="2", TMPDIR=str(tmp_path))
+    (folder,) = tmp_path.glob("holdfast-metrics-*")
+    (folder / "counter_1.db").touch()  # made, and not given its size yet
+    with server.client() as client:
+        client.post("/hook", json=event("Note"))
+        assert value(scraped(client), "hook_requests_total", route="any", outcome="processed") == 1
 
 
 def test_what_a_killed_server_has_left_is_swept_by_the_next_one(start: Callable[..., Running], tmp_path: Path) -> None:

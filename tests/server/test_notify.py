@@ -22,7 +22,7 @@ from holdfast.agents import outbox
 from holdfast.agents.outbox import Message
 from holdfast.server.app import create_app
 from holdfast.server.settings import load
-from holdfast.testing import PATIENCE
+from holdfast.testing import PATIENCE, Stopwatch
 
 Db = psycopg.Connection[Any]
 STATUSES = "select status from holdfast.outbox order by id"
@@ -78,16 +78,16 @@ def receiver() -> Iterator[Receiver]:
 
 
 def complete(server: Running, session: str = "s1") -> float:
-    """A command from its beginning to its end. Returns how long the slower of the two hooks took."""
+    """A command from its beginning to its end. Returns how long we waited for the slower of the two hooks."""
     slowest = 0.0
     with server.client() as client:
         for report in (
             event("UserPromptSubmit", session, prompt="do it", n=time.monotonic()),
             event("Stop", session, last_assistant_message="Done.", n=time.monotonic()),
         ):
-            began = time.monotonic()
+            watch = Stopwatch()
             assert client.post("/hook", json=report).status_code == 200
-            slowest = max(slowest, time.monotonic() - began)
+            slowest = max(slowest, watch.awake)
     return slowest
 
 
@@ -104,7 +104,7 @@ def test_the_recorded_session_is_told(start: Callable[..., Running], db: Db, rec
             ("complete", "All done, hello."),
             ("ended", "other"),
         ]
-        assert client.get("/health").json()["outbox"] == {"waiting": 0, "set_aside": 0}
+    assert server.health()["outbox"] == {"waiting": 0, "set_aside": 0}
 
 
 def test_a_receiver_that_hangs_delays_no_hook(start: Callable[..., Running], db: Db, receiver: Receiver) -> None:
@@ -114,8 +114,8 @@ def test_a_receiver_that_hangs_delays_no_hook(start: Callable[..., Running], db:
     wait_until(lambda: receiver.came, "it was not told")
     waits = [complete(server, f"s{n}") for n in range(20)]  # more than are delivered at once
     assert max(waits) < 2, "the receiver is waited for 10 s"
+    assert server.health()["outbox"]["waiting"] == 21
     with server.client() as client:
-        assert client.get("/health").json()["outbox"]["waiting"] == 21
         assert client.get("/hook/status").json()["messages_waiting"] == 21
     receiver.answers.set()
     wait_until(lambda: db.execute(STATUSES).fetchall() == [("done",)] * 21, "all were delivered then")
@@ -131,8 +131,10 @@ def test_killed_amid_a_delivery_another_process_delivers_it_by_the_same_key(
     wait_until(lambda: receiver.came, "it was not told")
     killed.kill()
     receiver.answers.set()
-    start(HOLDFAST_NOTIFY_URL=receiver.url)
     assert db.execute("select status, due_at > now() from holdfast.outbox").fetchall() == [("waiting", True)], "leased"
+    db.execute("update holdfast.outbox set due_at = now() + interval '1 h'")  # however long a start takes
+    start(HOLDFAST_NOTIFY_URL=receiver.url)
+    assert db.execute(STATUSES).fetchall() == [("waiting",)]
     db.execute("update holdfast.outbox set due_at = now()")  # the end of its lease, which nobody is told of
     wait_until(lambda: db.execute(STATUSES).fetchall() == [("done",)], "it was not delivered again")
     first, again = receiver.came
@@ -148,6 +150,7 @@ def test_what_was_written_while_nobody_could_deliver_goes_out_at_the_next_start(
     wait_until(lambda: db.execute("select error from holdfast.outbox").fetchall() == [("status 503",)], "it failed")
     assert server.terminate() == 0
     receiver.status = 200
+    db.execute("update holdfast.outbox set due_at = now()")  # it may have been tried more often, and pause for long
     start(HOLDFAST_NOTIFY_URL=receiver.url)
     wait_until(lambda: db.execute(STATUSES).fetchall() == [("done",)], "it was not delivered")
 

@@ -27,7 +27,7 @@ def test_an_action_that_was_created_is_run_and_its_runs_are_shown(start: Callabl
         assert client.post(f"{path}/pause").status_code == 200
         runs = client.get(f"{path}/runs").json()
         assert len({run["scheduled_for"] for run in runs}) == len(runs)  # two workers, each occurrence once
-        assert client.get("/health").json()["scheduler"]["healthy"]
+    assert server.health()["scheduler"]["healthy"]
     assert server.terminate() == 0
 
 

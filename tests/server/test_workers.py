@@ -1,5 +1,6 @@
 """The processes of a server: those that die are replaced, and a server that cannot start says so."""
 
+import asyncio
 import os
 import signal
 import subprocess
@@ -12,6 +13,8 @@ import psycopg
 import pytest
 from running import Running, event, wait_until
 
+from holdfast.server.app import create_app
+from holdfast.server.settings import load
 from holdfast.testing import PATIENCE
 
 Db = psycopg.Connection[Any]
@@ -41,6 +44,20 @@ def test_a_worker_that_is_killed_is_replaced(start: Callable[..., Running], db: 
         assert client.post("/hook", json=event("Note")).status_code == 200
     assert server.terminate() == 0
     assert "worker_replaced" in server.log.read_text()
+
+
+def test_an_application_that_has_ended_leaves_signals_as_they_were(database_with_tables: str, tmp_path: Path) -> None:
+    """Others may go on in its process: they would get the end of a loop that is closed."""
+
+    async def live() -> None:
+        app = create_app(load(database_url=database_with_tables, data_dir=tmp_path))
+        async with app.router.lifespan_context(app):
+            assert [signal.getsignal(number) for number in numbers] != before
+
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before = [signal.getsignal(number) for number in numbers]
+    asyncio.run(live())
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
 @pytest.mark.parametrize("workers", ["1", "2"])

@@ -8,10 +8,9 @@ import multiprocessing
 import signal
 import sys
 import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from types import FrameType
-from typing import Any
 
 from fastapi import FastAPI, Request
 from fastapi.responses import JSONResponse
@@ -69,26 +68,35 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
         try:
             await service.start()
             scheduled.mount(app, service.scheduler)
-            _hear_of_the_end(service)
-            yield
+            with _hearing_of_the_end(service):
+                yield
         finally:
             await service.close()
 
 
-def _hear_of_the_end(service: Service) -> None:
+@contextmanager
+def _hearing_of_the_end(service: Service) -> Iterator[None]:
     """uvicorn tells the application when all requests are answered; those that wait must know before."""
     if threading.current_thread() is not threading.main_thread():
+        yield
         return
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        before = signal.getsignal(number)
+    handlers = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
 
-        def handle(number: int, frame: FrameType | None, before: Any = before) -> None:
-            loop.call_soon_threadsafe(service.prepare_to_end)
-            if callable(before):
-                before(number, frame)
+    def handle(number: int, frame: FrameType | None) -> None:
+        loop.call_soon_threadsafe(service.prepare_to_end)
+        before = handlers[signal.Signals(number)]
+        if callable(before):
+            before(number, frame)
 
+    for number in handlers:
         signal.signal(number, handle)
+    try:
+        yield
+    finally:
+        for number, before in handlers.items():
+            if before is not None:  # None: not Python's, and so not to be had back
+                signal.signal(number, before)
 
 
 async def _unavailable(request: Request, error: Exception) -> JSONResponse:

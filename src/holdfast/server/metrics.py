@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import fcntl
+import glob
 import os
 import shutil
 import tempfile
@@ -139,11 +140,25 @@ async def metrics(request: Request) -> Response:
 
 
 def _exposed(tenant: str, processes_too: bool, figures: Figures) -> bytes:
-    counted = multiprocess.MultiProcessCollector(None) if _FOLDER in os.environ else REGISTRY  # type: ignore[no-untyped-call]
+    counted = _of_all_processes(os.environ[_FOLDER]) if _FOLDER in os.environ else REGISTRY.collect()
     shown = CollectorRegistry(auto_describe=False)
-    shown.register(_Families(_of_tenant(counted.collect(), tenant, processes_too)))
+    shown.register(_Families(_of_tenant(counted, tenant, processes_too)))
     shown.register(_Families(_gauges(tenant, figures)))
     return generate_latest(shown)
+
+
+def _of_all_processes(folder: str) -> Iterable[Metric]:
+    """A file that is still empty is left out: a process is about to begin it, and cannot have counted anything."""
+    files = [path for path in glob.glob(f"{glob.escape(folder)}/*.db") if not _is_empty(path)]
+    added_up: Iterable[Metric] = multiprocess.MultiProcessCollector.merge(files)  # type: ignore[no-untyped-call]
+    return added_up
+
+
+def _is_empty(path: str) -> bool:
+    try:
+        return not os.path.getsize(path)
+    except FileNotFoundError:  # of a process that has just died
+        return True
 
 
 class _Families(Collector):
