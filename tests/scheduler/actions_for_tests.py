@@ -54,6 +54,17 @@ def wait_for_state(db: psycopg.Connection[Any], run_id: int, state: str) -> dict
     return run_row(db, run_id)
 
 
+def end_lease(db: psycopg.Connection[Any], run_id: int) -> None:
+    """As if the time of an instance that is dead had passed."""
+    db.execute("update holdfast.scheduled_run set lease_until = now() - interval '1 s' where id = %s", (run_id,))
+
+
+def advisory_locks(db: psycopg.Connection[Any]) -> list[Any]:
+    """Those in this database: others of the server are none of ours."""
+    here = "(select oid from pg_database where datname = current_database())"
+    return db.execute(f"select * from pg_locks where locktype = 'advisory' and database = {here}").fetchall()  # type: ignore[arg-type]
+
+
 def unfinished(db: psycopg.Connection[Any]) -> int:
     row = db.execute("select count(*) as n from holdfast.scheduled_run where finished_at is null").fetchone()
     assert row is not None

@@ -24,12 +24,12 @@ class Effects:
         self.folder = folder
         folder.mkdir(exist_ok=True)
 
-    def add(self, kind: str, execution: Execution) -> None:
+    def add(self, kind: str, execution: Execution, **more: Any) -> None:
         run = execution.run
         line = {
             "kind": kind, "action": run.action_id, "run": run.id, "for": run.scheduled_for.isoformat(),
             "pid": os.getpid(), "attempt": run.attempt, "key": run.idempotency_key, "at": time.time(),
-            "payload": run.payload,
+            "payload": run.payload, **more,
         }  # fmt: skip
         with open(self.folder / "log", "a") as log:
             log.write(json.dumps(line) + "\n")  # one write to a file opened to append: lines do not mix
@@ -61,11 +61,13 @@ def add_handlers(effects: Effects) -> None:
     async def hold(execution: Execution) -> dict[str, Any]:
         """Until the gate is opened."""
         effects.add("began", execution)
+        last_turn = time.time()
         try:
-            while not effects.gate_is_open():  # noqa: ASYNC110
+            while not effects.gate_is_open():
+                last_turn = time.time()
                 await asyncio.sleep(0.01)
         except asyncio.CancelledError:
-            effects.add("lost" if execution.lost else "cancelled", execution)
+            effects.add("lost" if execution.lost else "cancelled", execution, last_turn=last_turn)
             raise
         effects.add("ended", execution)
         return {"pid": os.getpid()}

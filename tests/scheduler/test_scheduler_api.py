@@ -13,7 +13,7 @@ from urllib.parse import quote
 import httpx
 import psycopg
 import pytest
-from actions_for_tests import state_of
+from actions_for_tests import advisory_locks, state_of
 from fastapi import FastAPI
 from instances import wait_until
 
@@ -234,8 +234,10 @@ def test_a_worker_runs_what_it_imports_and_is_drained_by_sigterm(
     url: str, tmp_path: Path, db: psycopg.Connection[Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "my_tasks.py").write_text(
-        "import asyncio\nfrom holdfast.scheduler import register_task\n\n"
-        "@register_task('slow')\nasync def slow():\n    await asyncio.sleep(1)\n    return 'slept'\n"
+        "import asyncio, os\nfrom holdfast.scheduler import register_task\n\n"
+        "@register_task('slow')\nasync def slow():\n"
+        "    while not os.path.exists('gate'):\n        await asyncio.sleep(0.01)\n"
+        "    await asyncio.sleep(0.1)  # in which it hears of a signal that came before\n"
     )
     monkeypatch.setenv("HOLDFAST_DATABASE_URL", url)
     words = [sys.executable, "-m", "holdfast.cli", "schedule", "worker", "--import", "my_tasks"]
@@ -246,9 +248,10 @@ def test_a_worker_runs_what_it_imports_and_is_drained_by_sigterm(
         assert command(["schedule", "trigger", "1"]) == 0
         wait_until(lambda: state_of(db, 1) == "running", "it to begin")
         worker.send_signal(signal.SIGTERM)
+        (tmp_path / "gate").touch()
         assert worker.wait(PATIENCE) == 0
         assert state_of(db, 1) == "completed"
-        assert not db.execute("select from pg_locks where locktype = 'advisory'").fetchall()
+        assert not advisory_locks(db)
     finally:
         worker.kill()
         worker.communicate()

@@ -9,7 +9,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from holdfast import AsyncLocks, InvalidKey, SessionLock, build_lock_key, build_session_key, settings
-from holdfast.testing import Stopwatch
+from holdfast.testing import PATIENCE, Stopwatch
 
 T, A, C = (UUID(int=number) for number in (1, 2, 3))
 
@@ -119,7 +119,7 @@ def test_what_is_configured_is_really_used(
 
     async def main() -> None:
         async with SessionLock(redis_url) as lock:
-            async with lock.acquire(session_key) as held:
+            async with lock.acquire(session_key, PATIENCE) as held:  # it has to be reached first
                 watch = Stopwatch()
                 assert not await asyncio.create_task(lock.acquire(session_key).__aenter__())
                 assert watch.elapsed >= 0.2 and watch.awake < 2
@@ -129,7 +129,7 @@ def test_what_is_configured_is_really_used(
                 with pytest.raises(InvalidKey, match="two names, two locks"):
                     await lock.is_locked(f"sesslock:{session_key}")
         async with SessionLock(redis_url, key_prefix="other") as lock:
-            async with lock.acquire(session_key):
+            async with lock.acquire(session_key, PATIENCE):
                 assert db.exists(f"other:{session_key}")
 
     asyncio.run(main())

@@ -95,6 +95,7 @@ def test_the_block_runs_with_none_when_the_time_has_passed(url: str, session_key
     async def main() -> None:
         await member.take_for_long(session_key)
         async with SessionLock(url, blocking_timeout=0.3) as lock:
+            assert await lock.is_locked(session_key)  # and it is reached: that may take longer
             watch = Stopwatch()
             with pytest.raises(KeyError, match="of the body"):
                 async with lock.acquire(session_key) as acquired:

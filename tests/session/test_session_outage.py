@@ -114,9 +114,9 @@ def test_an_outage_in_the_middle_does_not_run_the_turn_again(own_server: Any, se
 def test_what_is_counted_names_no_conversation(redis_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_SESSION_LOCK_CHANNELS", "web, kiosk")
     settings.forget()
-    secret = "customer4711"
+    secret = "zebra"  # letters: any digits may be those of a time
     name = "session_lock_acquire_duration_seconds_count"
-    patterns = {"web": "*:*:*:web", "kiosk": "*:*:*:kiosk", "phone-4711": "*:*:*:*", f"x{secret}": "*:*:*:*"}
+    patterns = {"web": "*:*:*:web", "kiosk": "*:*:*:kiosk", "okapi": "*:*:*:*", f"x{secret}": "*:*:*:*"}
     before = {pattern: counted(name, session_key_pattern=pattern) for pattern in {*patterns.values(), "*"}}
 
     async def main() -> None:
@@ -131,7 +131,7 @@ def test_what_is_counted_names_no_conversation(redis_url: str, monkeypatch: pyte
     grown = {pattern: counted(name, session_key_pattern=pattern) - before[pattern] for pattern in before}
     assert grown == {"*:*:*:web": 1, "*:*:*:kiosk": 1, "*:*:*:*": 2, "*": 1}
     told = generate_latest().decode()
-    assert secret not in told and "4711" not in told
+    assert secret not in told and "okapi" not in told
     labels = set(re.findall(r"session_lock_\w+{([a-z_]+)=", told))
     assert labels <= {"session_key_pattern", "reason", "le"}
 
@@ -154,7 +154,7 @@ def test_waits_and_failures_are_counted(url: str, session_key: str) -> None:
             async with lock.acquire(session_key):
                 assert not await asyncio.create_task(wait(0))
                 assert (waits(), failures("timeout")) == (began[0], began[1] + 1)  # a try does not wait
-                assert not await asyncio.create_task(wait(0.05))
+                assert not await asyncio.create_task(wait(1.5))  # in which the server must have said that it is busy
                 with pytest.raises(WouldDeadlock):
                     await wait(1)
                 waiter, leaver = asyncio.create_task(wait(PATIENCE)), asyncio.create_task(wait(PATIENCE))

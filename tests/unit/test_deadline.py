@@ -7,9 +7,9 @@ from holdfast.deadline import seconds
 
 
 def test_a_deadline_is_one_instant_however_often_it_is_asked() -> None:
-    deadline = Deadline.after(5)
+    deadline = Deadline.after(60)
     first = deadline.remaining
-    assert 4.9 < deadline.remaining <= first <= 5
+    assert 40 < deadline.remaining <= first <= 60
     assert not deadline.passed
     assert Deadline.after(0).passed
     assert Deadline.after(0).remaining == 0

@@ -15,7 +15,7 @@ from holdfast.testing import Stopwatch
 watch = Stopwatch()
 print("running", flush=True)
 sys.stdin.readline()
-print(watch.elapsed, watch.awake)
+print(watch.awake, watch.elapsed)  # in this order: what comes between the two must not count as awake
 """
 
 
@@ -57,6 +57,6 @@ def test_standing_still_does_not() -> None:
         assert Path(f"/proc/{timed.pid}/stat").read_text().rpartition(") ")[2].startswith("T")
         time.sleep(0.5)
         timed.send_signal(signal.SIGCONT)
-        elapsed, awake = map(float, timed.communicate("\n", timeout=PATIENCE)[0].split())
+        awake, elapsed = map(float, timed.communicate("\n", timeout=PATIENCE)[0].split())
     assert elapsed >= 0.5
     assert elapsed - awake > 0.4
