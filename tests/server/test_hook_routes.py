@@ -196,7 +196,7 @@ def test_twenty_five_hooks_on_twenty_five_agents_all_succeed_and_others_are_serv
 
     answers, took = asyncio.run(storm())
     assert {(answer.status_code, answer.headers["Holdfast-Outcome"]) for answer in answers} == {(200, "processed")}
-    assert took < 5, "an unrelated request waited for agents that are locked, as hooks do for 15 s"
+    assert took < 1, "an unrelated request waited for agents that are locked"
     assert db.execute("select count(*) from holdfast.command").fetchone() == (25,)
 
 
@@ -223,7 +223,7 @@ def test_transactions_that_take_long_leave_connections_for_others(server: Runnin
                 async with asyncio.timeout(PATIENCE):
                     assert (await client.get("/hook/status")).json()["pending"] == 25
                     assert (await client.post("/hook", json=event("SessionEnd", session="s0"))).status_code == 202
-                assert watch.awake < 5, "a connection was waited for, as one is for 10 s"
+                assert watch.awake < 1, "a connection was waited for"
                 slow.rollback()
             return await asyncio.gather(*posted)
 
