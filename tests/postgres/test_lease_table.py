@@ -18,6 +18,7 @@ from uuid import uuid4
 import psycopg
 import pytest
 from eyes import Server, wait_until
+from pg_duty import take_duty
 from psycopg.conninfo import make_conninfo
 
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, LockLost, Locks, NotHeld, schema
@@ -442,8 +443,7 @@ def test_a_renewal_does_not_wait_for_a_crowd(leases: str, key: str) -> None:
                 await asyncio.to_thread(wait_until, condition, what)
 
             with frozen(connection.pid):
-                await until(lambda: not connection.duty, "somebody is at work on it")
-                connection.duty = True  # so that all of them have asked before the first batch goes out
+                await asyncio.to_thread(take_duty, connection)  # all of them ask before the first batch goes out
                 crowd = [asyncio.create_task(locks.holder(key)) for _ in range(100)]
                 await until(lambda: len(connection.pending) == 100, "not everybody asks")
                 hub.drive_soon(connection)

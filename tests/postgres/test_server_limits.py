@@ -8,6 +8,7 @@ from typing import Any
 import psycopg
 import pytest
 from eyes import Server, wait_until
+from pg_duty import take_duty
 
 from holdfast import BackendUnavailable, Locks
 from holdfast.testing import PATIENCE, Child, Stopwatch
@@ -129,11 +130,9 @@ def ask_together(locks: Locks, keys: range) -> dict[int, Any]:
             outcomes[key] = error
 
     threads = [threading.Thread(target=ask, args=(key,)) for key in keys]
-    # With the courier at work on the connection, all of them queue up behind it.
+    # With somebody at work on the connection, all of them queue up behind it.
     (connection,) = hub.shared
-    with hub.mutex:
-        assert not connection.duty
-        connection.duty = True
+    take_duty(connection)
     for thread in threads:
         thread.start()
     wait_until(lambda: len(connection.pending) == len(keys), "not everybody has asked")
