@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 from eyes import Server, wait_until
