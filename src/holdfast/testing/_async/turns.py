@@ -12,7 +12,7 @@ from ..stopwatch import Stopwatch
 from .crew import Crew, Flag, asynchronous, open_locks, pause
 from .declared import AsyncBetweenProcesses, AsyncDetaching, AsyncInOrderOfArrival
 from .leases import AsyncLeases
-from .part import OVERRUN, AsyncPart, SomethingWrong, is_free, until_waiting
+from .part import OVERRUN, AsyncPart, SomethingWrong, becomes_free, is_free, until_waiting
 
 
 class AsyncTakingTurns(AsyncPart):
@@ -131,7 +131,7 @@ class AsyncTakingTurns(AsyncPart):
 
             async with locks.hold(key):
                 await crew.start(wait).result()
-            assert await is_free(locks, key)
+            assert await becomes_free(locks, key)
 
     @asynchronous
     async def test_a_deadline_does_not_start_again_when_the_lock_changes_hands(self, target: str, key: str) -> None:

@@ -13,7 +13,7 @@ from ..stopwatch import Stopwatch
 from .crew import Crew, Flag, open_locks, pause, synchronous
 from .declared import BetweenProcesses, Detaching, InOrderOfArrival
 from .leases import Leases
-from .part import OVERRUN, Part, SomethingWrong, is_free, until_waiting
+from .part import OVERRUN, Part, SomethingWrong, becomes_free, is_free, until_waiting
 
 
 class TakingTurns(Part):
@@ -132,7 +132,7 @@ class TakingTurns(Part):
 
             with locks.hold(key):
                 crew.start(wait).result()
-            assert is_free(locks, key)
+            assert becomes_free(locks, key)
 
     @synchronous
     def test_a_deadline_does_not_start_again_when_the_lock_changes_hands(self, target: str, key: str) -> None:
