@@ -130,9 +130,9 @@ class _Holder:
         return "released"
 
 
-def main(target: str, ttl: float) -> None:
+def main(target: str, lease: float) -> None:
     engine = open_engine(target)
-    locks = Locks(engine, ttl=ttl if engine.capabilities.expiring else None)
+    locks = Locks(engine, ttl=lease if engine.capabilities.expiring else None)
     holder = _Holder(locks)
     print("ready", flush=True)
     for line in sys.stdin:
