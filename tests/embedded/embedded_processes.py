@@ -17,6 +17,7 @@ import pytest
 from embedded_user import server_pid
 
 import holdfast.embedded
+from holdfast.testing import PATIENCE
 
 SOURCE = str(Path(holdfast.embedded.__file__).parents[2])
 FAST = {
@@ -37,7 +38,7 @@ class Watched:
         with contextlib.suppress(ProcessLookupError):
             signal.pidfd_send_signal(self._fd, number)
 
-    def has_ended(self, within: float = 15.0) -> bool:
+    def has_ended(self, within: float = 3 * PATIENCE) -> bool:
         poll = select.poll()
         poll.register(self._fd, select.POLLIN)
         return bool(poll.poll(within * 1000))
@@ -132,6 +133,14 @@ class Stage:
         self._watched.append(watched)
         return watched
 
+    def watch_all(self) -> list[Watched]:
+        """Every process that names the folder, but for those that end in this moment."""
+        found = []
+        for pid in processes_naming(str(self.folder)):
+            with contextlib.suppress(ProcessLookupError):
+                found.append(self.watch(pid))
+        return found
+
     def watch_running(self, url: str, server: int | None = None) -> Running:
         watched = self.watch(server or server_pid(url))
         # What is watched gets killed in the end: an orphan's parent is init, or some other process that is not ours.
@@ -150,10 +159,8 @@ class Stage:
             watched.kill(signal.SIGCONT)
             if not watched.has_ended(5):  # without users they end by themselves, and tidily
                 watched.kill()
-        for pid in processes_naming(str(self.folder)):
-            with contextlib.suppress(ProcessLookupError):
-                leftover = self.watch(pid)
-                leftover.kill()
+        for leftover in self.watch_all():
+            leftover.kill()
         for watched in self._watched:
             watched.has_ended(10)
             watched.close()

@@ -6,7 +6,7 @@ import subprocess
 
 import psycopg
 import pytest
-from embedded_processes import FAST, Stage, keepers_of, processes_naming
+from embedded_processes import FAST, Stage, keepers_of
 
 from holdfast import embedded
 from holdfast.embedded._share import Patience
@@ -74,7 +74,8 @@ def test_committed_rows_survive_the_kill_of_everything(bare_stage: Stage) -> Non
 def test_a_reused_process_id_does_not_count_as_a_running_server(stage: Stage) -> None:
     user = stage.user("postgres")
     killed = user.start()
-    for victim in (stage.watch(user.process.pid), killed.keeper, killed.server):
+    # The server first, or it might have the time to end tidily, with the others, and leave no note.
+    for victim in (killed.server, killed.keeper, stage.watch(user.process.pid)):
         victim.kill()
     assert killed.has_ended()
     home = stage.folder / "postgres"
@@ -101,7 +102,7 @@ def test_a_kill_while_the_cluster_is_made_leaves_no_half_cluster(bare_stage: Sta
     home = stage.folder / "postgres"
     Patience(10).wait_for(lambda: any(home.glob("new-cluster-*/PG_VERSION")), "initdb did not begin")
     keeper.kill(signal.SIGSTOP)  # whatever initdb gets done meanwhile, it is not put to use
-    victims = [stage.watch(pid) for pid in processes_naming(str(stage.folder))]  # user, keeper, initdb and its children
+    victims = stage.watch_all()  # user, keeper, initdb and its children
     assert len(victims) >= 2
     for victim in victims:
         victim.kill()

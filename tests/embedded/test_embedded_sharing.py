@@ -1,8 +1,8 @@
 """Several processes share one server of one data folder; it stops when the last of them is gone."""
 
-import fcntl
 import os
 import signal
+from concurrent.futures import ThreadPoolExecutor
 
 import psycopg
 import pytest
@@ -11,6 +11,7 @@ from embedded_processes import FAST, Stage, keepers_of, processes_naming
 
 from holdfast import embedded
 from holdfast.embedded._share import LockFile, Patience
+from holdfast.testing import PATIENCE
 
 
 def test_six_simultaneous_starts_give_one_server(stage: Stage, kind: str) -> None:
@@ -61,10 +62,20 @@ def test_a_start_goes_on_when_its_starter_is_killed_and_another_comes(bare_stage
     starter, other = bare_stage.user("postgres"), bare_stage.user("postgres")
     starter.tell("start")
     starter.expect("progress", "initialising")
-    (keeper,) = keepers_of(bare_stage.folder)
-    other.tell("start")  # at the door when the starter dies: the keeper would not wait for long
+    (keeper,) = [bare_stage.watch(pid) for pid in keepers_of(bare_stage.folder)]
+    keeper.kill(signal.SIGSTOP)  # until the other has come: without a user it would not wait for long
+    other.tell("start")
     starter.leave("kill")
-    assert other.running().keeper.pid == keeper
+    with LockFile(lambda: os.open(bare_stage.folder / "postgres" / "users.lock", os.O_RDWR)) as users:
+        Patience(PATIENCE).wait_for(lambda: not _had_for_a_moment(users), "the other did not come")
+    keeper.kill(signal.SIGCONT)
+    assert other.running().keeper.pid == keeper.pid
+
+
+def _had_for_a_moment(lock: LockFile) -> bool:
+    alone = lock.try_exclusive()
+    lock.give_back()
+    return alone
 
 
 def test_a_forked_child_does_not_keep_the_server_alive(stage: Stage, kind: str) -> None:
@@ -99,6 +110,19 @@ def test_the_last_close_returns_when_the_server_has_stopped(stage: Stage, kind: 
     assert running.server.has_ended(0)
 
 
+def test_the_last_close_waits_for_a_keeper_that_stands_still(stage: Stage) -> None:
+    server = embedded.start_redis(stage.folder, options=FAST["redis"])
+    running = stage.watch_running(server.url)
+    running.keeper.kill(signal.SIGSTOP)
+    with ThreadPoolExecutor(1) as pool:
+        closing = pool.submit(server.close)
+        with pytest.raises(TimeoutError):
+            closing.result(1.5)  # longer than a keeper that runs would need
+        running.keeper.kill(signal.SIGCONT)
+        closing.result(PATIENCE)
+    assert running.server.has_ended(0)
+
+
 def test_a_user_that_comes_while_the_server_stops_gets_a_new_one(stage: Stage, kind: str) -> None:
     user, newcomer = stage.user(kind), stage.user(kind)
     old = user.start()
@@ -115,7 +139,7 @@ def test_a_user_that_comes_while_the_server_stops_gets_a_new_one(stage: Stage, k
 
 def _shared_for_a_moment(lock: LockFile) -> bool:
     shared = lock.try_shared()
-    fcntl.flock(lock.fileno(), fcntl.LOCK_UN)
+    lock.give_back()
     return shared
 
 

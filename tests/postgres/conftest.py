@@ -6,7 +6,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from eyes import Server, free_port, wait_until
+from eyes import Server, place_to_listen, wait_until
 
 
 @pytest.fixture
@@ -40,6 +40,7 @@ def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Any]:
     fast = {"fsync": "off", "synchronous_commit": "off", "full_page_writes": "off"}
     given = dict(getattr(request, "param", {}))
     if "listen_addresses" in given:
-        given["port"] = str(free_port())
+        address, port = place_to_listen()
+        given |= {"listen_addresses": address, "port": str(port)}
     with start_postgres(tmp_path / "server", options=fast | given) as started:
         yield started

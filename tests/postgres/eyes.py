@@ -1,6 +1,7 @@
 """Eyes to see what is left in a server."""
 
 import socket
+from secrets import randbelow
 from typing import Any
 
 import psycopg
@@ -45,6 +46,9 @@ class Server:
         return int(row[0])
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return int(listener.getsockname()[1])
+def place_to_listen() -> tuple[str, int]:
+    """An address of this machine's own network, and a port. On 127.0.0.1, where everybody listens, a port that was free
+    may be another's by the time that a server takes it."""
+    address = f"127.{1 + randbelow(254)}.{randbelow(256)}.{1 + randbelow(254)}"
+    with socket.create_server((address, 0)) as listener:
+        return address, int(listener.getsockname()[1])

@@ -83,14 +83,18 @@ def test_a_rolled_back_claim_is_over(mine: Caller, other: Caller) -> None:
 
 
 def test_by_default_others_can_refer_to_the_claimed_row(mine: Caller, db: psycopg.Connection[Any]) -> None:
+    def refer() -> None:
+        with db.transaction():
+            db.execute("set local lock_timeout = '100ms'")
+            db.execute("insert into claims_test.steps values (7)")
+
     assert mine.claim_row("claims_test.turns", {"id": 7})
-    db.execute("set lock_timeout = '100ms'")
-    db.execute("insert into claims_test.steps values (7)")
+    refer()
 
     mine.rollback()
     assert mine.claim_row("claims_test.turns", {"id": 7}, strength="update")
     with pytest.raises(psycopg.errors.LockNotAvailable):
-        db.execute("insert into claims_test.steps values (7)")
+        refer()
 
 
 def test_a_row_found_to_be_busy_was_not_waited_for(mine: Caller, other: Caller) -> None:

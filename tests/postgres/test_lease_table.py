@@ -15,9 +15,11 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import patient_leases
 import psycopg
 import pytest
 from eyes import Server, wait_until
+from pg_duty import take_duty
 from psycopg.conninfo import make_conninfo
 
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, LockLost, Locks, NotHeld, schema
@@ -73,20 +75,19 @@ def rows(db: psycopg.Connection[Any], key: str) -> Callable[[], tuple[int, int]]
     return count
 
 
+LONG = 60.0
+"""Seconds: longer than a test lasts, even on a machine that stands still."""
+
+
 @pytest.fixture
-def children(leases: str) -> Iterator[list[Child]]:
-    started = [Child(leases) for _ in range(2)]
+def children(leases: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
+    """The second one's offers last, too."""
+    monkeypatch.setenv(patient_leases.URL, leases)
+    started = [Child(leases, ttl=LONG), Child("patient_leases:engine", ttl=LONG)]
     yield started
     for child in started:
         child.go_on()
         child.kill()
-
-
-def take_for_long(child: Child, key: str) -> int:
-    """Has it take the lock for longer than the test lasts, even on a machine that stands still. Returns the fence."""
-    fence = int(child.ask("hold", key).removeprefix("held "))
-    assert child.ask("extend", "1", "60") == "extended"
-    return fence
 
 
 def test_missing_tables_are_said_with_what_to_do(url: str, db: psycopg.Connection[Any]) -> None:
@@ -206,7 +207,6 @@ def test_one_that_stood_still_keeps_its_place(
                 wait_until(lambda n=number: rows() == (1, n + 1), "a waiter did not come")  # type: ignore[misc]
             first.stop()
         assert second.answer().startswith("held")
-        assert second.ask("extend", "1", "60") == "extended"
         assert is_passed_over()
         late = threading.Thread(target=lambda: locks.hold(key, wait=PATIENCE).__enter__().release())
         late.start()
@@ -220,10 +220,8 @@ def test_one_that_stood_still_keeps_its_place(
         late.join(PATIENCE)
 
 
-def test_a_paused_holder_is_refused_by_what_it_writes_to(
-    leases: str, key: str, children: list[Child], db: psycopg.Connection[Any]
-) -> None:
-    table = f"resource_{key}"
+def test_a_paused_holder_is_refused_by_what_it_writes_to(leases: str, key: str, db: psycopg.Connection[Any]) -> None:
+    table, child = f"resource_{key}", Child(leases)
     db.execute(f"create table {table} (fence bigint not null, writer text not null)")
     try:
         db.execute(f"insert into {table} values (0, '')")
@@ -232,7 +230,6 @@ def test_a_paused_holder_is_refused_by_what_it_writes_to(
             update = f"update {table} set fence = %(fence)s, writer = %(writer)s where fence <= %(fence)s"
             return db.execute(update, {"fence": fence, "writer": writer}).rowcount == 1
 
-        child = children[0]
         stale = int(child.ask("hold", key).removeprefix("held "))
         assert write(stale, "child")
         child.stop()
@@ -241,6 +238,7 @@ def test_a_paused_holder_is_refused_by_what_it_writes_to(
             child.go_on()
             assert not write(stale, "child, late")
     finally:
+        child.kill()
         db.execute(f"drop table {table}")
 
 
@@ -270,7 +268,7 @@ def test_waiters_are_served_after_their_mailbox_was_cut_off(
     db: psycopg.Connection[Any],
 ) -> None:
     child = children[0]
-    take_for_long(child, key)  # or the waiter would soon ask by itself
+    assert child.ask("hold", key).startswith("held")  # for long, or the waiter would soon ask by itself
     with Locks.from_url(leases) as locks:
         inside = threading.Event()
 
@@ -402,7 +400,7 @@ def test_roles_with_other_defaults_change_nothing(url: str, leases: str, key: st
 
 def test_a_holder_in_another_process_is_evicted_and_told(leases: str, key: str, children: list[Child]) -> None:
     child = children[0]
-    take_for_long(child, key)
+    assert child.ask("hold", key).startswith("held")
     with Locks.from_url(leases) as locks:
         (holder,) = [holder for holder in locks.holders() if holder.key == f"key:{key}"]
         assert (holder.pid, holder.here, holder.waiting) == (child.pid, False, 0)
@@ -442,8 +440,7 @@ def test_a_renewal_does_not_wait_for_a_crowd(leases: str, key: str) -> None:
                 await asyncio.to_thread(wait_until, condition, what)
 
             with frozen(connection.pid):
-                await until(lambda: not connection.duty, "somebody is at work on it")
-                connection.duty = True  # so that all of them have asked before the first batch goes out
+                await asyncio.to_thread(take_duty, connection)  # all of them ask before the first batch goes out
                 crowd = [asyncio.create_task(locks.holder(key)) for _ in range(100)]
                 await until(lambda: len(connection.pending) == 100, "not everybody asks")
                 hub.drive_soon(connection)
@@ -502,7 +499,7 @@ def test_an_offer_that_another_of_its_owner_got_is_no_loss_of_what_is_granted_la
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     child = children[0]
-    take_for_long(child, key)
+    assert child.ask("hold", key).startswith("held")
     came, go_on, offered = threading.Event(), threading.Event(), House.offered
 
     def late(house: House, label: str) -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import psycopg
 import pytest
 from eyes import Server, wait_until
+from pg_duty import take_duty
 
 from holdfast import AsyncLocks, BackendUnavailable, LockLost, Locks, NotAcquired
 from holdfast.testing import PATIENCE, Child, Stopwatch
@@ -154,9 +155,9 @@ def test_a_lock_taken_away_behind_our_back_is_told_at_release(url: str, server: 
             with locks.hold(1, 1005):
                 hub = locks._client.engine._hub  # type: ignore[attr-defined]
                 (connection,) = hub.shared
-                with hub.mutex:
-                    assert not connection.duty
-                    connection.pg.exec_(b"select pg_advisory_unlock_all()")
+                take_duty(connection)
+                connection.pg.exec_(b"select pg_advisory_unlock_all()")
+                hub.end_duty(connection)
 
 
 def test_eviction_reaches_a_holder_in_another_process(url: str, server: Server) -> None:

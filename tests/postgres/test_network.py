@@ -7,7 +7,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from typing import Any
 
 import pytest
 from eyes import Server, wait_until
@@ -187,10 +186,11 @@ def test_ctrl_c_gets_out_of_a_silent_round_trip_at_once(network: Proxy, server: 
         child.wait()
 
 
-def test_a_release_on_a_silent_server_ends_and_says_so(network: Proxy, server: Server, monkeypatch: Any) -> None:
+def test_a_release_on_a_silent_server_ends_and_says_so(
+    network: Proxy, server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from holdfast.engines.postgres import requests
 
-    monkeypatch.setattr(requests, "ANSWER_SECONDS", 0.3)
     with Locks.from_url(network.url) as locks:
 
         def hold() -> None:
@@ -202,7 +202,9 @@ def test_a_release_on_a_silent_server_ends_and_says_so(network: Proxy, server: S
             assert watch.awake < 0.3 + OVERRUN
 
         try:
-            in_time(hold, PATIENCE)
+            with monkeypatch.context() as impatient:
+                impatient.setattr(requests, "ANSWER_SECONDS", 0.3)
+                in_time(hold, PATIENCE)
         finally:
             network.thaw()
         wait_until(lambda: not server.advisory_locks(8), "it was never released")

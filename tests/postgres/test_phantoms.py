@@ -20,12 +20,20 @@ class Waiting:
 
     def __init__(self, url: str, server: Server, key: int, wait: float) -> None:
         self.locks = Locks.from_url(url)
-        self.error: BaseException | None = None
         self.got = threading.Event()
+        self._begin(key, wait)
+
+        def seen() -> list[int]:
+            if not self.thread.is_alive():  # the machine stood still until the wait was over: once more
+                self._begin(key, wait)
+            return server.waiting(key)
+
+        (self.backend,) = wait_until(seen, "nobody stood in the server's queue")
+
+    def _begin(self, key: int, wait: float) -> None:
+        self.error: BaseException | None = None
         self.thread = threading.Thread(target=self._wait, args=(key, wait))
         self.thread.start()
-        wait_until(lambda: server.waiting(key), "nobody stood in the server's queue")
-        (self.backend,) = server.waiting(key)
 
     def _wait(self, key: int, wait: float) -> None:
         try:

@@ -16,7 +16,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from eyes import Server, free_port, wait_until
+from eyes import Server, place_to_listen, wait_until
 from pg_proxy import Proxy, proxy
 
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, Locks, NotAcquired, Unsupported
@@ -33,12 +33,12 @@ class PgBouncer:
 
     def __init__(self, folder: Path, server: Proxy, mode: str) -> None:
         assert PGBOUNCER is not None
-        self.port = free_port()
+        self.place = place_to_listen()
         config = folder / "pgbouncer.ini"
         config.write_text(
             f"[databases]\npostgres = host=127.0.0.1 port={server.port} user=postgres dbname=postgres\n"
-            f"[pgbouncer]\nlisten_addr = 127.0.0.1\nlisten_port = {self.port}\nauth_type = any\npool_mode = {mode}\n"
-            "unix_socket_dir =\nmax_client_conn = 50\ndefault_pool_size = 20\n"
+            f"[pgbouncer]\nlisten_addr = {self.place[0]}\nlisten_port = {self.place[1]}\n"
+            f"auth_type = any\npool_mode = {mode}\nunix_socket_dir =\nmax_client_conn = 50\ndefault_pool_size = 20\n"
         )
         self._process = subprocess.Popen(
             [PGBOUNCER, str(config)],
@@ -54,14 +54,15 @@ class PgBouncer:
             assert self._process.stderr is not None
             raise AssertionError(self._process.stderr.read())
         try:
-            socket.create_connection(("127.0.0.1", self.port)).close()
+            socket.create_connection(self.place).close()
         except OSError:
             return False
         return True
 
     @property
     def url(self) -> str:
-        return f"postgresql://postgres@127.0.0.1:{self.port}/postgres"
+        address, port = self.place
+        return f"postgresql://postgres@{address}:{port}/postgres"
 
     def stop(self) -> None:
         self._process.send_signal(signal.SIGKILL)
@@ -186,19 +187,19 @@ def told_by(error: BaseException) -> str:
 
 @pytest.fixture
 def with_password(own_server: Any) -> str:
-    """The address, on 127.0.0.1, of a server that asks for a password."""
+    """The address of a server that asks for a password."""
     home = own_server.data_dir / "postgres"
     with psycopg.connect(own_server.url, autocommit=True) as admin:
         admin.execute("create role me login password 'r1ght'")
         with open(home / "pg_hba.conf", "a") as rules:
-            rules.write("host all all 127.0.0.1/32 scram-sha-256\n")
+            rules.write("host all all 127.0.0.0/8 scram-sha-256\n")
         admin.execute("select pg_reload_conf()")
-        port = admin.execute("show port").fetchone()
-        assert port is not None
-        return f"127.0.0.1:{port[0]}/postgres"
+        place = admin.execute("select current_setting('listen_addresses') || ':' || current_setting('port')").fetchone()
+        assert place is not None
+        return f"{place[0]}/postgres"
 
 
-@pytest.mark.parametrize("own_server", [{"listen_addresses": "127.0.0.1"}], indirect=True)
+@pytest.mark.parametrize("own_server", [{"listen_addresses": "some"}], indirect=True)
 def test_a_wrong_password_is_told_without_it(with_password: str, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     with Locks.from_url(f"postgresql://me:s3cret@{with_password}") as locks:

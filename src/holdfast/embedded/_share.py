@@ -64,6 +64,10 @@ class LockFile:
     def try_shared(self) -> bool:
         return _try_flock(self._fd, fcntl.LOCK_SH)
 
+    def give_back(self) -> None:
+        """Open as before, and locked no more."""
+        fcntl.flock(self._fd, fcntl.LOCK_UN)
+
     def fileno(self) -> int:
         return self._fd
 

@@ -20,7 +20,7 @@ _log = logging.getLogger("holdfast.embedded")
 
 _STOP_PATIENCE = 60.0  # how long close() waits for a server it was the last to use
 _PROBE_PATIENCE = 2.0
-_HANDOVER = 1.0  # within this time a keeper without users has certainly noticed
+_HANDOVER = 1.0  # within this time a keeper without users has noticed, unless the machine stands still
 
 # The keeper runs isolated (-I -S): no PYTHONPATH, no site packages, no current folder; only Python itself and the
 # folder this very package came from, last on the path so that nothing in it can shadow Python's own modules.
@@ -170,6 +170,14 @@ def _wait_until_stopped(home: Home) -> None:
         while patience.left() and not keeper.try_shared():
             # A stopping keeper holds `users` exclusively. If it can be shared, somebody joined right after us.
             # Not asked at once: that would look like a user to a keeper that is just about to take it.
-            if not handover.left() and users.try_shared():
+            if not handover.left() and _somebody_joined(users):
                 return
             time.sleep(0.005)
+
+
+def _somebody_joined(users: LockFile) -> bool:
+    """Not if nobody has it at all: then the keeper stands still, and takes it when it goes on."""
+    if users.try_exclusive():
+        users.give_back()
+        return False
+    return users.try_shared()

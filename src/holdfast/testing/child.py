@@ -1,4 +1,4 @@
-"""A process that takes locks on command, for tests that need several: ``python -m holdfast.testing.child TARGET``.
+"""A process that takes locks on command, for tests that need several: ``python -m holdfast.testing.child TARGET TTL``.
 
 It answers each line on its standard input with one line. Everything about it ends when it is killed.
 """
@@ -18,14 +18,17 @@ from .._sync.blocks import Hold
 from .._sync.held import Held
 from .._sync.locks import Locks
 from ..errors import LockLost
-from .target import PATIENCE, open_engine, short_ttl
+from .target import PATIENCE, TTL, open_engine
 
 
 class Child:
     """The parent's end."""
 
-    def __init__(self, target: str) -> None:
-        command = [sys.executable, "-m", "holdfast.testing.child", target]
+    def __init__(self, target: str, *, ttl: float = TTL) -> None:
+        """``ttl`` is what it takes its locks for, if they are leases: short, since tests wait for the end of a killed
+        one's. Give a long one to a child that is to keep its lock, also when the machine stands still for a while.
+        """
+        command = [sys.executable, "-m", "holdfast.testing.child", target, str(ttl)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self._process = subprocess.Popen(
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -127,9 +130,9 @@ class _Holder:
         return "released"
 
 
-def main(target: str) -> None:
+def main(target: str, lease: float) -> None:
     engine = open_engine(target)
-    locks = Locks(engine, ttl=short_ttl(engine))
+    locks = Locks(engine, ttl=lease if engine.capabilities.expiring else None)
     holder = _Holder(locks)
     print("ready", flush=True)
     for line in sys.stdin:
@@ -161,4 +164,4 @@ def main(target: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(sys.argv[1], float(sys.argv[2]))

@@ -11,7 +11,7 @@ from ..._async.held import AsyncHeld
 from ..._async.locks import AsyncLocks
 from ...errors import ClientClosed, LockLost, NotAcquired, NotHeld
 from .crew import Crew, Flag, asynchronous, open_locks, pause
-from .part import AsyncPart, SomethingWrong, is_free, until_waiting
+from .part import AsyncPart, SomethingWrong, becomes_free, is_free, until_waiting
 
 
 class AsyncEndings(AsyncPart):
@@ -85,15 +85,18 @@ class AsyncEndings(AsyncPart):
         async with open_locks(target) as locks, Crew() as crew:
             keys = [f"{key}-{number}" for number in (3, 1, 2, 1)]
 
-            async def try_all() -> None:
+            async def try_all(wait: float) -> None:
                 with pytest.raises(NotAcquired):
-                    async with locks.hold_many(keys, wait=0.1):
+                    async with locks.hold_many(keys, wait=wait):
                         raise AssertionError("two holders")
 
             async with locks.hold(keys[0]):
-                await crew.start(try_all).result()
+                await crew.start(try_all, 0).result()
                 assert await crew.start(is_free, locks, keys[1]).result()
                 assert await crew.start(is_free, locks, keys[2]).result()
+                await crew.start(try_all, 0.1).result()
+                assert await crew.start(becomes_free, locks, keys[1]).result()
+                assert await crew.start(becomes_free, locks, keys[2]).result()
             async with locks.hold_many(keys) as handles:
                 assert [held.key.name for held in handles] == keys
                 for name in keys:

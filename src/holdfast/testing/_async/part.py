@@ -43,6 +43,15 @@ async def is_free(locks: AsyncLocks, key: str) -> bool:
         return held is not None
 
 
+async def becomes_free(locks: AsyncLocks, key: str) -> bool:
+    """After a wait that was over before the server had answered: what it may have got is given back, but later."""
+    for _ in range(2000):
+        if await is_free(locks, key):
+            return True
+        await pause(0.005)
+    return False
+
+
 class AsyncPart:
     """Subclass a part and give it a ``target``: a URL, or ``module:function`` for a function that makes the engine."""
 

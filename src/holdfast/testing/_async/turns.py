@@ -10,11 +10,10 @@ import pytest
 from ..._async.locks import AsyncLocks
 from ...errors import NotAcquired, Unsupported, WouldDeadlock
 from ..stopwatch import Stopwatch
-from ..target import PATIENCE
 from .crew import Crew, Flag, asynchronous, open_locks, pause
 from .declared import AsyncBetweenProcesses, AsyncDetaching, AsyncInOrderOfArrival
 from .leases import AsyncLeases
-from .part import OVERRUN, STUCK, AsyncPart, SomethingWrong, is_free, until_waiting
+from .part import OVERRUN, STUCK, AsyncPart, SomethingWrong, becomes_free, is_free, until_waiting
 
 
 class AsyncTakingTurns(AsyncPart):
@@ -133,7 +132,7 @@ class AsyncTakingTurns(AsyncPart):
 
             async with locks.hold(key):
                 await crew.start(wait).result()
-            assert await is_free(locks, key)
+            assert await becomes_free(locks, key)
 
     @asynchronous
     async def test_a_crowd_in_a_hurry_forgets_nobody(self, target: str, key: str) -> None:
@@ -162,8 +161,7 @@ class AsyncTakingTurns(AsyncPart):
                 for number in range(10):
                     crew.start(hurry, locks if number % 2 else others, random.Random(number))
             for one in keys:
-                async with locks.hold(one, wait=PATIENCE):
-                    pass
+                assert await becomes_free(locks, one)
 
     @asynchronous
     async def test_a_deadline_does_not_start_again_when_the_lock_changes_hands(self, target: str, key: str) -> None:

@@ -12,7 +12,7 @@ from ..._sync.held import Held
 from ..._sync.locks import Locks
 from ...errors import ClientClosed, LockLost, NotAcquired, NotHeld
 from .crew import Crew, Flag, open_locks, pause, synchronous
-from .part import Part, SomethingWrong, is_free, until_waiting
+from .part import Part, SomethingWrong, becomes_free, is_free, until_waiting
 
 
 class Endings(Part):
@@ -86,15 +86,18 @@ class Endings(Part):
         with open_locks(target) as locks, Crew() as crew:
             keys = [f"{key}-{number}" for number in (3, 1, 2, 1)]
 
-            def try_all() -> None:
+            def try_all(wait: float) -> None:
                 with pytest.raises(NotAcquired):
-                    with locks.hold_many(keys, wait=0.1):
+                    with locks.hold_many(keys, wait=wait):
                         raise AssertionError("two holders")
 
             with locks.hold(keys[0]):
-                crew.start(try_all).result()
+                crew.start(try_all, 0).result()
                 assert crew.start(is_free, locks, keys[1]).result()
                 assert crew.start(is_free, locks, keys[2]).result()
+                crew.start(try_all, 0.1).result()
+                assert crew.start(becomes_free, locks, keys[1]).result()
+                assert crew.start(becomes_free, locks, keys[2]).result()
             with locks.hold_many(keys) as handles:
                 assert [held.key.name for held in handles] == keys
                 for name in keys:

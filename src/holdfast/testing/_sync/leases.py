@@ -62,7 +62,7 @@ class Leases(Part):
     @synchronous
     def test_a_thousand_extensions_do_not_add_up(self, target: str, key: str) -> None:
         with open_locks(target) as locks:
-            child = Child(target)
+            child = Child(target, ttl=LASTING)
             try:
                 child.ask("hold", key)
                 assert child.ask("extend", "1000", str(LASTING)) == "extended"
@@ -126,7 +126,7 @@ class Leases(Part):
     @synchronous
     def test_a_lock_is_detached_in_one_process_and_attached_in_another(self, target: str, key: str) -> None:
         with open_locks(target) as locks:
-            child = Child(target)
+            child = Child(target, ttl=PATIENCE)
             try:
                 with locks.hold(key, ttl=PATIENCE) as held:
                     token = held.detach()

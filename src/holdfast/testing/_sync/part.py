@@ -44,6 +44,15 @@ def is_free(locks: Locks, key: str) -> bool:
         return held is not None
 
 
+def becomes_free(locks: Locks, key: str) -> bool:
+    """After a wait that was over before the server had answered: what it may have got is given back, but later."""
+    for _ in range(2000):
+        if is_free(locks, key):
+            return True
+        pause(0.005)
+    return False
+
+
 class Part:
     """Subclass a part and give it a ``target``: a URL, or ``module:function`` for a function that makes the engine."""
 

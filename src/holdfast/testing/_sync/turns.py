@@ -11,11 +11,10 @@ import pytest
 from ..._sync.locks import Locks
 from ...errors import NotAcquired, Unsupported, WouldDeadlock
 from ..stopwatch import Stopwatch
-from ..target import PATIENCE
 from .crew import Crew, Flag, open_locks, pause, synchronous
 from .declared import BetweenProcesses, Detaching, InOrderOfArrival
 from .leases import Leases
-from .part import OVERRUN, STUCK, Part, SomethingWrong, is_free, until_waiting
+from .part import OVERRUN, STUCK, Part, SomethingWrong, becomes_free, is_free, until_waiting
 
 
 class TakingTurns(Part):
@@ -134,7 +133,7 @@ class TakingTurns(Part):
 
             with locks.hold(key):
                 crew.start(wait).result()
-            assert is_free(locks, key)
+            assert becomes_free(locks, key)
 
     @synchronous
     def test_a_crowd_in_a_hurry_forgets_nobody(self, target: str, key: str) -> None:
@@ -163,8 +162,7 @@ class TakingTurns(Part):
                 for number in range(10):
                     crew.start(hurry, locks if number % 2 else others, random.Random(number))
             for one in keys:
-                with locks.hold(one, wait=PATIENCE):
-                    pass
+                assert becomes_free(locks, one)
 
     @synchronous
     def test_a_deadline_does_not_start_again_when_the_lock_changes_hands(self, target: str, key: str) -> None:
