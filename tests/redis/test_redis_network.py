@@ -227,11 +227,11 @@ def test_a_killed_message_connection_is_made_anew_and_every_waiter_asks_again(
     released = threading.Event()
     connect_again = Listener._connect_again
     monkeypatch.setattr(Listener, "_connect_again", lambda listener: released.is_set() and connect_again(listener))
-    child = Child(url)  # of another process: inside one, nobody has to be called
+    # Of another process: inside one, nobody has to be called. For long, or the waiter would soon ask by itself.
+    child = Child(url, ttl=60)
     try:
         with Locks.from_url(url) as locks:
             child.ask("hold", key)
-            child.ask("extend", "1", "60")  # or the waiter would soon ask by itself
             served = threading.Event()
 
             def wait() -> None:

@@ -77,11 +77,10 @@ def test_a_waiter_that_dies_or_stands_still_at_the_head_of_the_queue_costs_a_win
 
 def test_also_if_the_one_that_released_is_gone(url: str, db: Database, key: str) -> None:
     """Then nobody but the server knows that somebody was offered the lock and did not take it up."""
-    stopped, releaser = Child(url), Child(url)
+    stopped, releaser = Child(url), Child(url, ttl=60)
     try:
         with Locks.from_url(url) as locks:
             releaser.ask("hold", key)
-            releaser.ask("extend", "1", "60")
             stopped.send("hold", key)
             wait_until(lambda: len(db.queue(f"key:{key}")) == 1, "the child does not wait")
             served = threading.Event()
