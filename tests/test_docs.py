@@ -48,7 +48,7 @@ def test_the_design_shows_the_folders_that_there_are() -> None:
     assert shown is not None
     named = {word.rstrip("/") for line in shown[1].splitlines() for word in line[:24].split()}
     package = ROOT / "src" / "holdfast"
-    there = {path.stem for path in package.iterdir() if path.stem not in ("__init__", "__pycache__", "py")}
+    there = {path.stem for path in package.iterdir() if path.stem not in ("__init__", "__main__", "__pycache__", "py")}
     assert named == there
 
 

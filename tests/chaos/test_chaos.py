@@ -20,7 +20,7 @@ from typing import Any
 
 import psycopg
 import pytest
-from member import KEYS
+from chaos_member import KEYS
 
 from holdfast import Locks, schema
 from holdfast.testing import PATIENCE
@@ -34,7 +34,7 @@ class Member:
     """The parent's end."""
 
     def __init__(self, url: str, board: Path, seed: int, options: dict[str, Any]) -> None:
-        command = [sys.executable, str(Path(__file__).with_name("member.py")), url, str(board), str(seed)]
+        command = [sys.executable, str(Path(__file__).with_name("chaos_member.py")), url, str(board), str(seed)]
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path for path in sys.path if path)}
         self.process = subprocess.Popen(
             [*command, json.dumps(options)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment

@@ -20,7 +20,7 @@ def test_the_demo_loses_updates_without_a_lock_and_none_with_one(capfd: pytest.C
 
 
 def test_the_command_is_installed_and_says_what_it_can() -> None:
-    for command in ([sys.executable, "-m", "holdfast.cli"], [f"{sys.prefix}/bin/holdfast"]):
+    for command in ([sys.executable, "-m", "holdfast"], [f"{sys.prefix}/bin/holdfast"]):
         version = subprocess.run([*command, "--version"], capture_output=True, text=True, check=True).stdout
         assert version == f"holdfast {__version__}\n"
     assert "demo" in subprocess.run([*command, "--help"], capture_output=True, text=True, check=True).stdout

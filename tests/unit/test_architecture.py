@@ -37,6 +37,7 @@ LAYERS = [
     ["hooks"],
     ["server"],
     ["testing", "cli"],
+    ["__main__"],
 ]
 
 

@@ -1,4 +1,4 @@
-"""A process whose threads and tasks want the same few locks, in a hurry: ``member.py URL BOARD SEED OPTIONS``.
+"""A process whose threads and tasks want the same few locks, in a hurry: ``chaos_member.py URL BOARD SEED OPTIONS``.
 
 Works until a line comes in, whatever happens to it. Then it says what it did, and what went wrong.
 """
