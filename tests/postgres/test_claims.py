@@ -14,6 +14,7 @@ import pytest
 import sqlalchemy
 from claim_callers import ASYNC_KINDS, KINDS, Caller, caller
 from eyes import Server, wait_until
+from psycopg import waiting
 
 from holdfast import (
     Key,
@@ -301,3 +302,36 @@ def test_ctrl_c_in_a_wait_keeps_the_transaction(url: str, other: Caller, server:
         thread.join(PATIENCE)
         assert mine.sql("select * from work") == []
         assert len(server.advisory_locks()) == 1
+
+
+class StruckAt(psycopg.Connection[Any]):
+    """Ctrl-C strikes it amid its ``n``-th statement from now: sent, and not waited for by the driver yet."""
+
+    n = -1
+
+    def wait(self, gen: Any, *more: Any, **options: Any) -> Any:
+        self.n -= 1
+        if self.n != -1:
+            return super().wait(gen, *more, **options)
+        ready = gen.send(None)
+        while ready != waiting.Wait.R:
+            ready = gen.send(waiting.Ready.W)
+        gen.close()
+        raise KeyboardInterrupt
+
+
+def test_ctrl_c_amid_any_statement_of_a_claim_keeps_the_transaction(url: str, other: Caller, server: Server) -> None:
+    assert other.claim("report")
+    for statements in range(20):
+        with StruckAt.connect(url) as mine:
+            mine.execute("create temp table work (done int)")
+            mine.n = statements
+            try:
+                claim(mine, "report", wait=0.3)
+            except KeyboardInterrupt:
+                assert mine.execute("select * from work").fetchall() == []
+                assert len(server.advisory_locks()) == 1
+            except NotAcquired:
+                mine.n = -1
+                break
+    assert statements > 3

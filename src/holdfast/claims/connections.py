@@ -6,12 +6,17 @@ No driver is imported here. Whoever hands in a connection has loaded its driver:
 from __future__ import annotations
 
 import re
+import select
 import sys
 from collections.abc import Awaitable, Callable, Coroutine, Generator
-from typing import Any, Generic, NoReturn, Protocol
+from typing import Any, Final, Generic, NoReturn, Protocol
 
+from ..deadline import Deadline
 from ..errors import BackendUnavailable, InvalidOption, Unsupported
 from .steps import Answer, Step, Steps, T
+
+_AS_GOOD_AS_DONE: Final = 0.1
+_CANCELLED_BY: Final = 5.0
 
 
 class SyncConnection(Protocol):
@@ -108,10 +113,39 @@ def _on_psycopg(conn: Any, claiming: Steps[T]) -> T:
     def send(step: Step) -> Answer:
         # Not conn.cursor(): its class and its rows are the caller's choice, and may read neither %s nor tuples.
         with psycopg.Cursor(conn, row_factory=psycopg.rows.tuple_row) as cursor:
-            cursor.execute(step.sql, step.parameters or None)
+            try:
+                cursor.execute(step.sql, step.parameters or None)
+            except BaseException:
+                _settle(conn)
+                raise
             return Answer(_columns(cursor), cursor.fetchall()) if cursor.description else Answer()
 
     return _drive(claiming, send)
+
+
+def _settle(conn: Any) -> None:
+    """Brings the statement to its end that Ctrl-C struck inside the driver, and not while it waited, which it sees to.
+
+    Else the connection would be of no use any more. One that does not wait for a lock is not cancelled: it is as good
+    as done, and the transaction would fail.
+    """
+    pgconn, active = conn.pgconn, sys.modules["psycopg"].pq.TransactionStatus.ACTIVE
+    if pgconn.transaction_status == active and not _comes_to_its_end(pgconn, _AS_GOOD_AS_DONE):
+        conn.cancel_safe()
+        _comes_to_its_end(pgconn, _CANCELLED_BY)
+
+
+def _comes_to_its_end(pgconn: Any, seconds: float) -> bool:
+    poll = select.poll()
+    poll.register(pgconn.socket, select.POLLIN)
+    deadline = Deadline.after(seconds)
+    while True:
+        while pgconn.is_busy():
+            if not poll.poll(deadline.remaining * 1000):
+                return False
+            pgconn.consume_input()
+        if pgconn.get_result() is None:
+            return True
 
 
 async def _on_async_psycopg(conn: Any, claiming: Steps[T]) -> T:
