@@ -62,9 +62,11 @@ class Member:
         for thread in threads:
             thread.start()
         threading.Thread(target=self._until_told, daemon=True).start()
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # until it is waited for
         print("ready", flush=True)
         while not self._stop.is_set():
             try:
+                signal.signal(signal.SIGINT, signal.default_int_handler)
                 self._hurry(30)  # the one thread that Ctrl-C strikes
             except KeyboardInterrupt:
                 self.did["interrupted"] += 1
