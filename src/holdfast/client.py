@@ -217,6 +217,12 @@ class Client:
             if ticket.protected:
                 self.engine.let_go(ticket)
 
+    def make_sure(self, ticket: Ticket) -> None:
+        """Ctrl-C has struck at the end of a block: whatever was done of the release, or not, the lock is let go."""
+        self.let_go(ticket)
+        if ticket.state is State.RELEASED and ticket.protected:
+            self.engine.let_go(ticket)  # twice does no harm
+
     def drop_lost(self, ticket: Ticket) -> Flow[None]:
         """Lets the engine clean up after a lost lock."""
         self._tickets.discard(ticket)

@@ -97,7 +97,11 @@ class AsyncBlock:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        ending = await self.leave(error)
+        try:
+            ending = await self.leave(error)
+        except (KeyboardInterrupt, SystemExit):
+            self._client.make_sure(self._ticket)
+            raise
         if ending is not None and ending is not error:
             raise ending
 
@@ -167,5 +171,7 @@ class AsyncHoldMany:
             try:
                 error = await block.leave(error)
             except BaseException as interruption:  # Ctrl-C, a cancellation: the others must be let go all the same
+                if isinstance(interruption, KeyboardInterrupt | SystemExit):
+                    self._client.make_sure(block._ticket)
                 error = interruption
         return error

@@ -98,7 +98,11 @@ class Block:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        ending = self.leave(error)
+        try:
+            ending = self.leave(error)
+        except (KeyboardInterrupt, SystemExit):
+            self._client.make_sure(self._ticket)
+            raise
         if ending is not None and ending is not error:
             raise ending
 
@@ -168,5 +172,7 @@ class HoldMany:
             try:
                 error = block.leave(error)
             except BaseException as interruption:  # Ctrl-C, a cancellation: the others must be let go all the same
+                if isinstance(interruption, KeyboardInterrupt | SystemExit):
+                    self._client.make_sure(block._ticket)
                 error = interruption
         return error

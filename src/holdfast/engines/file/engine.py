@@ -150,8 +150,10 @@ class Folder(Late):
             line.holder, line.taker = None, ticket
         try:
             grip.release()
-        finally:
+        except OSError:
             self.take_for_next(line, ticket)
+            raise
+        self.take_for_next(line, ticket)
 
     def _block_for_next(self, line: Line, errand: object) -> None:
         # Runs in a thread that may block. Those it was called for may have left by the time the lock is got.

@@ -9,6 +9,7 @@ import os
 import socket
 import sys
 import time
+from io import FileIO
 from threading import Lock
 from typing import Any, Final
 
@@ -30,9 +31,9 @@ class Grip:
 
     __slots__ = ("_guard", "_lock", "_mutex")
 
-    def __init__(self, lock: int) -> None:
-        self._lock: int | None = lock
-        self._guard: int | None = None
+    def __init__(self, lock: FileIO) -> None:
+        self._lock = lock
+        self._guard: socket.socket | None = None
         self._mutex = Lock()
 
     def take_guard(self, name: bytes, block: bool) -> bool:
@@ -46,12 +47,12 @@ class Grip:
         fence must be the greater one.
         """
         with self._mutex:
-            if self._lock is not None and ticket.held:
-                self._write(self._lock, ticket)
+            if not self._lock.closed and ticket.held:
+                self._write(self._lock.fileno(), ticket)
 
     def last_fence(self) -> int:
         """The last one given out for this lock; 0 if there is none, or the file is full of nonsense."""
-        last = os.pread(self._lock, _FENCE_DIGITS, 0) if self._lock is not None else b""
+        last = b"" if self._lock.closed else os.pread(self._lock.fileno(), _FENCE_DIGITS, 0)
         return int(last) if last.isdigit() else 0
 
     def _write(self, lock: int, ticket: Ticket) -> None:
@@ -70,33 +71,26 @@ class Grip:
         os.ftruncate(lock, len(text))
 
     def release(self) -> None:
-        """Gives the lock back; a second time finds nothing to do.
+        """Gives the lock back; a second time finds nothing to do, or what Ctrl-C left to do.
 
         The fence stays in the file; the guard goes first, or the next one would run into it.
         """
         with self._mutex:
+            if self._guard is not None:
+                descriptors.close(self._guard)
             try:
-                guard, self._guard = self._guard, None
-                if guard is not None:
-                    descriptors.close(guard)
-                if self._lock is not None:
-                    os.ftruncate(self._lock, _FENCE_DIGITS + 1)
+                if not self._lock.closed:
+                    os.ftruncate(self._lock.fileno(), _FENCE_DIGITS + 1)
                     # Not by closing alone: a child forked behind Python's back would keep the lock.
                     fcntl.flock(self._lock, fcntl.LOCK_UN)
             finally:
-                self._close_lock()
+                descriptors.close(self._lock)
 
     def drop(self) -> None:
         """Gives up what was taken half-way."""
-        guard, self._guard = self._guard, None
-        if guard is not None:
-            descriptors.close(guard)
-        self._close_lock()
-
-    def _close_lock(self) -> None:
-        lock, self._lock = self._lock, None
-        if lock is not None:
-            descriptors.close(lock)
+        if self._guard is not None:
+            descriptors.close(self._guard)
+        descriptors.close(self._lock)
 
 
 def take(names: Names, *, block: bool) -> Grip | None:
@@ -104,11 +98,7 @@ def take(names: Names, *, block: bool) -> Grip | None:
     lock = _take_lock_file(names.lock, block)
     if lock is None:
         return None
-    try:
-        grip = Grip(lock)
-    except BaseException:
-        descriptors.close(lock)
-        raise
+    grip = Grip(lock)
     try:
         if grip.take_guard(names.guard, block):
             return grip
@@ -129,7 +119,7 @@ def read_record(path: str) -> dict[str, Any]:
         return {}
 
 
-def _take_lock_file(path: str, block: bool) -> int | None:
+def _take_lock_file(path: str, block: bool) -> FileIO | None:
     while True:
         lock = descriptors.open_file(path)
         try:
@@ -145,25 +135,25 @@ def _take_lock_file(path: str, block: bool) -> int | None:
         descriptors.close(lock)
 
 
-def _flock(descriptor: int, block: bool) -> bool:
+def _flock(lock: FileIO, block: bool) -> bool:
     try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX if block else fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(lock, fcntl.LOCK_EX if block else fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         return False
     return True
 
 
-def _is_still(descriptor: int, path: str) -> bool:
+def _is_still(lock: FileIO, path: str) -> bool:
     try:
         there = os.stat(path, follow_symlinks=False)
     except FileNotFoundError:
         return False
-    ours = os.fstat(descriptor)
+    ours = os.fstat(lock.fileno())
     return (ours.st_dev, ours.st_ino) == (there.st_dev, there.st_ino)
 
 
-def _take_guard(name: bytes, block: bool) -> tuple[bool, int | None]:
-    """Binds the kernel name that goes with the lock: whether we have it, and its descriptor.
+def _take_guard(name: bytes, block: bool) -> tuple[bool, socket.socket | None]:
+    """Binds the kernel name that goes with the lock: whether we have it, and the socket that does.
 
     A lock file that is unlinked *while it is held*, and made anew, would give a second holder: the first one's flock is
     on a file that nobody can find any more. The name cannot be unlinked, so the second one finds it taken. Only this
@@ -179,20 +169,16 @@ def _take_guard(name: bytes, block: bool) -> tuple[bool, int | None]:
         return True, None
     give_up = time.monotonic() + _GUARD_LINGERS
     try:
-        bound = socket.socket(fileno=guard)
-        try:
-            while True:
-                try:
-                    bound.bind(name)
-                    return True, guard
-                except OSError as error:
-                    if error.errno != errno.EADDRINUSE:
-                        raise
-                if not block and time.monotonic() > give_up:
-                    break
-                time.sleep(_GUARD_POLL if block else _GUARD_POLL / 20)
-        finally:
-            bound.detach()
+        while True:
+            try:
+                guard.bind(name)
+                return True, guard
+            except OSError as error:
+                if error.errno != errno.EADDRINUSE:
+                    raise
+            if not block and time.monotonic() > give_up:
+                break
+            time.sleep(_GUARD_POLL if block else _GUARD_POLL / 20)
     except BaseException:
         descriptors.close(guard)
         raise
