@@ -153,17 +153,22 @@ class HoldMany:
                 if held is None:
                     raise self._client.not_acquired(ticket)
                 handles.append(held)
+            return [handles[position] for position in self._positions]
         except BaseException as error:
             ending = self._leave(error)
             if ending is not None and ending is not error:
                 raise ending  # noqa: B904  one of those it had was lost, and says so; the cause is set
             raise
-        return [handles[position] for position in self._positions]
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        ending = self._leave(error)
+        try:
+            ending = self._leave(error)
+        except (KeyboardInterrupt, SystemExit):
+            for block in self._entered:
+                self._client.make_sure(block._ticket)
+            raise
         if ending is not None and ending is not error:
             raise ending
 

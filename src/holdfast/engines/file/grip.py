@@ -98,7 +98,11 @@ def take(names: Names, *, block: bool) -> Grip | None:
     lock = _take_lock_file(names.lock, block)
     if lock is None:
         return None
-    grip = Grip(lock)
+    try:
+        grip = Grip(lock)
+    except BaseException:
+        descriptors.close(lock)  # not left to its end: a traceback may keep it for long
+        raise
     try:
         if grip.take_guard(names.guard, block):
             return grip

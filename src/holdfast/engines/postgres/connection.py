@@ -136,7 +136,7 @@ class LockConnection:
         line, pending = request.line, self.pending
         if line is None or len(pending) != 1 or pending[0] is not request:
             return False
-        pending.popleft()
+        del pending[0]  # no call, after which Ctrl-C could strike: it is always in one of the two
         self.in_flight = (request,)
         pg, attempts = self.pg, type(request) is Try
         self._sent = request  # before it is: should Ctrl-C strike in between, there is no answer, and that is found out
