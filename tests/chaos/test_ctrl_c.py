@@ -10,7 +10,8 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -18,8 +19,8 @@ from typing import Any
 import pytest
 
 import holdfast
-from holdfast import LockError, Locks, schema
-from holdfast.testing import PATIENCE
+from holdfast import BackendUnavailable, LockError, LockLost, Locks, schema
+from holdfast.testing import PATIENCE, Stopwatch
 
 PACKAGE = os.path.dirname(holdfast.__file__)
 POINTS = 2000
@@ -87,14 +88,38 @@ class Holder:
         self._thread.join(PATIENCE)
 
 
+@contextmanager
+def crowd(locks: Locks) -> Iterator[None]:
+    """Threads that use the same connections all the time, so that what is struck may be theirs as well."""
+    stop = threading.Event()
+
+    def work(number: int) -> None:
+        while not stop.is_set():
+            # Struck amid a round trip, a connection is not used again; those whose locks it held are told.
+            with suppress(LockLost, BackendUnavailable), locks.hold(f"crowd-{number}", wait=PATIENCE):
+                pass
+
+    with ThreadPoolExecutor(3) as pool:
+        working = [pool.submit(work, number) for number in range(3)]
+        try:
+            yield
+        finally:
+            stop.set()
+    for each in working:
+        each.result()
+
+
 @pytest.mark.filterwarnings("ignore::ResourceWarning")  # of what was struck before anybody knew it
-@pytest.mark.parametrize("how", ["free", "waited for", "many"])
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # if a finaliser was struck
+@pytest.mark.parametrize("how", ["free", "waited for", "many", "in a crowd"])
 def test_ctrl_c_at_any_point_leaves_the_lock_free(url: str, how: str) -> None:
-    with ExitStack() as clients:
-        locks, others = (clients.enter_context(Locks.from_url(url, order="off")) for _ in range(2))
+    with ExitStack() as ending:
+        locks, others = (ending.enter_context(Locks.from_url(url, order="off")) for _ in range(2))
         for client in (locks, others):
             with client.hold("connected"):
                 pass
+        if how == "in a crowd":
+            ending.enter_context(crowd(locks))
         for point in range(POINTS):
             keys = [f"struck-{how}-{point}-{number}" for number in range(3 if how == "many" else 1)]
             holder = Holder(others, keys[0]) if how == "waited for" else None
@@ -103,12 +128,15 @@ def test_ctrl_c_at_any_point_leaves_the_lock_free(url: str, how: str) -> None:
                 with locks.hold_many(keys, wait=PATIENCE) if how == "many" else locks.hold(keys[0], wait=PATIENCE):
                     pass
 
+            watch = Stopwatch()
             place = strikes(point, work)
+            assert watch.awake < PATIENCE / 4, f"struck at {place}, it took {watch.awake:.1f} s to end"
             if holder is not None:
                 holder.join()
             for key in keys:
                 try:
-                    others.hold(key, wait=PATIENCE / 4).__enter__()
+                    with others.hold(key, wait=PATIENCE / 4):
+                        pass
                 except LockError as error:
                     raise AssertionError(f"it was struck at {place}") from error
             if place is None:

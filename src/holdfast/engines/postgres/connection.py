@@ -89,9 +89,10 @@ class LockConnection:
         return not self.pilot.serves and bool(self.pilot.loop.is_closed())
 
     def is_left_alone(self) -> bool:
-        """Whether nobody has served it since this was last asked, though somebody took the duty: Ctrl-C can do that."""
+        """Whether nobody has served it since this was last asked, though somebody took the duty, or was offered it:
+        Ctrl-C can do that."""
         nobody = self.duty and not self.served_by and self.trip is None and not (self.pilot and self.pilot.serves)
-        first = self.pending[0] if nobody and self.pending and not self.pending[0].offered else None
+        first = self.pending[0] if nobody and self.pending else None
         before, self.left = self.left, first
         return first is not None and first is before
 

@@ -157,9 +157,9 @@ class Duty(Answers):
             return claimed
 
     def revoke(self, connection: LockConnection) -> None:
-        """Under the mutex: whoever has the duty and did not begin has it no more."""
+        """Under the mutex: whoever has the duty, or was offered it, and did not begin has it no more."""
         for request in connection.pending:
-            request.serves = False
+            request.serves = request.offered = False
 
     def nobody_sleeps(self, request: Request) -> None:
         """The thread that made the request has gone away: it cannot be offered the duty, and passes on what it was."""

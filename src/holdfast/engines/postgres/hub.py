@@ -234,6 +234,8 @@ class Hub(Duty):
         if connection in self.shared:
             self.shared.remove(connection)
         requests = [request for request in (*connection.in_flight, *connection.pending) if not request.done]
+        for answered in [request.wakeup for request in connection.in_flight if request.done and request.wakeup]:
+            answered.wake()  # Ctrl-C may have struck just before
         connection.pending.clear()
         freed: dict[PgKey, Line] = {line.key: line for line in connection.lines.values()}
         freed.update({request.line.key: request.line for request in requests if isinstance(request, Try | Unlock)})

@@ -61,7 +61,7 @@ class Request:
     def fail(self, error: BaseException) -> None:
         if not self.done:
             self.error = error
-            self._end()
+        self._end()  # also if it was answered: Ctrl-C may have struck before its thread was woken
 
     def _end(self) -> None:
         self.done = True

@@ -33,6 +33,7 @@ class Question(Ask):
                 self.sleeps = False  # it cannot be offered the duty
                 self._leave_to_courier()
         except BaseException:
+            self._hub.nobody_sleeps(self)
             self._leave_to_courier()  # twice does no harm: nobody else drives these connections
             raise
 
