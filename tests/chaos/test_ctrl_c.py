@@ -69,6 +69,24 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     return postgres if request.param == "advisory" else f"{postgres}{'&' if '?' in postgres else '?'}mode=lease"
 
 
+class Heir:
+    """Somebody else who waits for the lock."""
+
+    def __init__(self, locks: Locks, key: str) -> None:
+        self._locks, self._key = locks, key
+        self.served = threading.Event()
+        self._thread = threading.Thread(target=self._wait)
+        self._thread.start()
+        threading.Event().wait(0.002)  # if it comes to wait only later, that is another case
+
+    def _wait(self) -> None:
+        with self._locks.hold(self._key, wait=PATIENCE):
+            self.served.set()
+
+    def join(self) -> None:
+        self._thread.join(PATIENCE)
+
+
 class Holder:
     """Somebody else who has the lock, and lets it go while it is waited for."""
 
@@ -144,3 +162,25 @@ def test_ctrl_c_at_any_point_leaves_the_lock_free(url: str, how: str) -> None:
         else:
             raise AssertionError(f"more than {POINTS} points?")
         assert point > 50
+
+
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_ctrl_c_at_any_point_of_a_release_keeps_it_from_nobody_who_waits(url: str) -> None:
+    with Locks.from_url(url, order="off") as locks:
+        with locks.hold("connected"):
+            pass
+        for point in range(POINTS):
+            heirs: list[Heir] = []
+
+            def work(key: str = f"handed-{point}", heirs: list[Heir] = heirs) -> None:
+                with locks.hold(key):
+                    heirs.append(Heir(locks, key))
+
+            place = strikes(point, work)
+            for heir in heirs:
+                assert heir.served.wait(PATIENCE / 4), f"struck at {place}"
+                heir.join()
+            if place is None:
+                break
+        assert heirs and point > 50

@@ -177,14 +177,25 @@ class Folder(Late):
 
     def _hand_to_next(self, line: Line, grip: Grip) -> bool:
         while line.waiting:
-            heir, _ = line.waiting.popitem(last=False)
-            assert heir.wakeup is not None
-            if heir.wakeup.wake():  # it cannot look at its state before the mutex is free again
-                heir.granted(engine_state=grip)
-                line.holder, line.taker = heir, None
-                heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
+            heir = next(iter(line.waiting))
+            try:
+                handed = self._hand_to(heir, line, grip)
+            except BaseException:  # Ctrl-C: the heir has its place to lose, and a second time does no harm
+                self._hand_to(heir, line, grip)
+                raise
+            if handed:
                 return True
         return False
+
+    def _hand_to(self, heir: Ticket, line: Line, grip: Grip) -> bool:
+        # It cannot look at its state before the mutex is free again. Without a wakeup it was woken before.
+        woken = heir.wakeup is None or heir.wakeup.wake()
+        line.waiting.pop(heir, None)
+        if woken:
+            heir.granted(engine_state=grip)
+            line.holder, line.taker = heir, None
+            heir.wakeup = None  # it leads to the task: one whose loop is closed now could never be collected
+        return woken
 
     def _fail(self, line: Line, error: OSError, in_charge: object) -> None:
         with self.mutex:

@@ -132,13 +132,13 @@ class LeaseEngine(Engine):
         house, asked_at = self._house, monotonic()
         try:
             released = yield from self._backend.release(lease.name, lease.token, Deadline.after(seconds))
+            house.given_back(lease)
+            house.pass_on(released, asked_at)
+            return released
         except BaseException:
             house.give_up(lease)
             house.ask_again_for(lease.name)  # the answer may have named an heir
             raise
-        house.given_back(lease)
-        house.pass_on(released, asked_at)
-        return released
 
     # Releasing
 
