@@ -201,12 +201,13 @@ class Ticket:
         with _transitions:
             if self.state is not State.HELD:
                 return False
-            self.state = state
-            self.reason = reason
-            # Under the mutex: the owner may take the lock anew at once, and that entry must stay.
+            # Under the mutex: the owner may take the lock anew at once, and that entry must stay. Before the state is
+            # changed: should Ctrl-C strike here, it is still to be ended.
             owner = self.owner
             if owner is not None and owner.held.get(self.lock) is self:
                 del owner.held[self.lock]
+            self.state = state
+            self.reason = reason
         return True
 
 

@@ -20,6 +20,7 @@ import pytest
 
 import holdfast
 from holdfast import BackendUnavailable, LockError, LockLost, Locks, schema
+from holdfast.owner import current
 from holdfast.testing import PATIENCE, Stopwatch
 
 PACKAGE = os.path.dirname(holdfast.__file__)
@@ -157,6 +158,7 @@ def test_ctrl_c_at_any_point_leaves_the_lock_free(url: str, how: str) -> None:
                         pass
                 except LockError as error:
                     raise AssertionError(f"it was struck at {place}") from error
+            assert not current(None).held, f"struck at {place}"
             if place is None:
                 break
         else:
@@ -181,6 +183,7 @@ def test_ctrl_c_at_any_point_of_a_release_keeps_it_from_nobody_who_waits(url: st
             for heir in heirs:
                 assert heir.served.wait(PATIENCE / 4), f"struck at {place}"
                 heir.join()
+            assert not current(None).held, f"struck at {place}"
             if place is None:
                 break
         assert heirs and point > 50
