@@ -22,6 +22,7 @@ import psycopg
 import pytest
 from chaos_member import KEYS
 
+from addresses import with_option
 from holdfast import Locks, schema
 from holdfast.testing import PATIENCE
 from waiting import wait_until
@@ -137,7 +138,7 @@ def test_chaos_on_postgresql(
         def cancel() -> None:
             db.execute("select pg_cancel_backend(pid) from pg_stat_activity where application_name like 'holdfast%'")
 
-        url = f"{holdfast_postgres_url}{'&' if '?' in holdfast_postgres_url else '?'}{engine}".rstrip("?&")
+        url = with_option(holdfast_postgres_url, engine) if engine else holdfast_postgres_url
         judge(chaos(url, cancel, **(LEASE if engine == "mode=lease" else {})), url, seconds)
         left = "select count(*) from pg_locks where locktype = 'advisory'"
         wait_until(lambda: db.execute(left).fetchone() == (0,), "an advisory lock was left behind")

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 import holdfast
+from addresses import with_option
 from holdfast import BackendUnavailable, LockError, LockLost, Locks, schema
 from holdfast.owner import current
 from holdfast.testing import PATIENCE, Stopwatch
@@ -67,40 +68,21 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
         return str(request.getfixturevalue("holdfast_redis_url"))
     postgres = str(request.getfixturevalue("holdfast_postgres_url"))
     schema.upgrade(postgres)
-    return postgres if request.param == "advisory" else f"{postgres}{'&' if '?' in postgres else '?'}mode=lease"
+    return postgres if request.param == "advisory" else with_option(postgres, "mode=lease")
 
 
-class Heir:
-    """Somebody else who waits for the lock."""
-
-    def __init__(self, locks: Locks, key: str) -> None:
-        self._locks, self._key = locks, key
-        self.served = threading.Event()
-        self._thread = threading.Thread(target=self._wait)
-        self._thread.start()
-        threading.Event().wait(0.002)  # if it comes to wait only later, that is another case
-
-    def _wait(self) -> None:
-        with self._locks.hold(self._key, wait=PATIENCE):
-            self.served.set()
-
-    def join(self) -> None:
-        self._thread.join(PATIENCE)
-
-
-class Holder:
-    """Somebody else who has the lock, and lets it go while it is waited for."""
+class Other:
+    """Somebody else who wants the lock, and has it for a moment."""
 
     def __init__(self, locks: Locks, key: str) -> None:
         self._locks, self._key = locks, key
-        self._inside = threading.Event()
+        self.inside = threading.Event()
         self._thread = threading.Thread(target=self._hold)
         self._thread.start()
-        assert self._inside.wait(PATIENCE)
 
     def _hold(self) -> None:
         with self._locks.hold(self._key, wait=PATIENCE):
-            self._inside.set()
+            self.inside.set()
             threading.Event().wait(0.002)
 
     def join(self) -> None:
@@ -141,7 +123,8 @@ def test_ctrl_c_at_any_point_leaves_the_lock_free(url: str, how: str) -> None:
             ending.enter_context(crowd(locks))
         for point in range(POINTS):
             keys = [f"struck-{how}-{point}-{number}" for number in range(3 if how == "many" else 1)]
-            holder = Holder(others, keys[0]) if how == "waited for" else None
+            holder = Other(others, keys[0]) if how == "waited for" else None
+            assert holder is None or holder.inside.wait(PATIENCE)
 
             def work(keys: list[str] = keys) -> None:
                 with locks.hold_many(keys, wait=PATIENCE) if how == "many" else locks.hold(keys[0], wait=PATIENCE):
@@ -173,15 +156,16 @@ def test_ctrl_c_at_any_point_of_a_release_keeps_it_from_nobody_who_waits(url: st
         with locks.hold("connected"):
             pass
         for point in range(POINTS):
-            heirs: list[Heir] = []
+            heirs: list[Other] = []
 
-            def work(key: str = f"handed-{point}", heirs: list[Heir] = heirs) -> None:
+            def work(key: str = f"handed-{point}", heirs: list[Other] = heirs) -> None:
                 with locks.hold(key):
-                    heirs.append(Heir(locks, key))
+                    heirs.append(Other(locks, key))
+                    threading.Event().wait(0.002)  # if it comes to wait only later, that is another case
 
             place = strikes(point, work)
             for heir in heirs:
-                assert heir.served.wait(PATIENCE / 4), f"struck at {place}"
+                assert heir.inside.wait(PATIENCE / 4), f"struck at {place}"
                 heir.join()
             assert not current(None).held, f"struck at {place}"
             if place is None:

@@ -2,6 +2,7 @@
 
 import pytest
 
+from addresses import with_option
 from holdfast import schema
 from holdfast.testing import (
     AsyncBetweenProcesses,
@@ -21,7 +22,7 @@ class LeaseTable:
     @pytest.fixture
     def target(self, holdfast_postgres_url: str) -> str:
         schema.upgrade(holdfast_postgres_url)
-        return f"{holdfast_postgres_url}{'&' if '?' in holdfast_postgres_url else '?'}mode=lease"
+        return with_option(holdfast_postgres_url, "mode=lease")
 
 
 class TestLeaseTable(LeaseTable, EngineContract, BetweenProcesses, InOrderOfArrival, Detaching, Leases):

@@ -2,6 +2,7 @@
 
 import pytest
 
+from addresses import with_option
 from holdfast import schema
 from holdfast.testing import AsyncBetweenProcesses, AsyncEngineContract, BetweenProcesses, EngineContract
 
@@ -22,7 +23,7 @@ class Fenced:
     @pytest.fixture
     def target(self, holdfast_postgres_url: str) -> str:
         schema.upgrade(holdfast_postgres_url)
-        return f"{holdfast_postgres_url}{'&' if '?' in holdfast_postgres_url else '?'}fence=true"
+        return with_option(holdfast_postgres_url, "fence=true")
 
 
 class TestFenced(Fenced, EngineContract, BetweenProcesses):

@@ -11,6 +11,7 @@ import psycopg
 import pytest
 from eyes import Server, wait_until
 
+from addresses import with_option
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, Locks, Unsupported, schema
 from holdfast.engines.postgres.lines import HANDOVERS
 from holdfast.testing import Child
@@ -19,7 +20,7 @@ from holdfast.testing import Child
 @pytest.fixture
 def fenced_url(url: str) -> str:
     schema.upgrade(url)
-    return f"{url}{'&' if '?' in url else '?'}fence=true"
+    return with_option(url, "fence=true")
 
 
 def minted(db: psycopg.Connection[Any]) -> int:

@@ -22,6 +22,7 @@ from eyes import Server, wait_until
 from pg_duty import take_duty
 from psycopg.conninfo import make_conninfo
 
+from addresses import with_option
 from holdfast import AsyncLocks, BackendUnavailable, InvalidOption, LockLost, Locks, NotHeld, schema
 from holdfast.embedded import start_postgres
 from holdfast.engines.lease.house import House
@@ -51,7 +52,7 @@ def leases(url: str) -> str:
 
 
 def leases_at(url: str) -> str:
-    return f"{url}{'&' if '?' in url else '?'}mode=lease"
+    return with_option(url, "mode=lease")
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ import psycopg
 import pytest
 from eyes import Server, wait_until
 
+from addresses import with_option
 from holdfast import AsyncLocks, LockLost, Locks
 from holdfast.engines.postgres.hub import Hub
 from holdfast.testing import PATIENCE, Stopwatch
@@ -24,7 +25,7 @@ NAMESPACE = 21
 @pytest.fixture
 def url(url: str) -> str:
     """An address that no other test has: connections of its own, which no loop has claimed yet."""
-    return f"{url}{'&' if '?' in url else '?'}application_name=holdfast-loops-{uuid4().hex[:8]}"
+    return with_option(url, f"application_name=holdfast-loops-{uuid4().hex[:8]}")
 
 
 def hub_of(locks: Locks | AsyncLocks) -> Hub:

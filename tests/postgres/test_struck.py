@@ -10,6 +10,7 @@ import pytest
 from eyes import Server, wait_until
 from pg_duty import take_duty
 
+from addresses import with_option
 from holdfast import AsyncLocks, Locks
 from holdfast.engines.postgres.duty import Duty
 from holdfast.engines.postgres.hub import Hub
@@ -20,7 +21,7 @@ from holdfast.ticket import Ticket
 @pytest.fixture
 def url(url: str) -> str:
     """An address that no other test has, and so connections of its own."""
-    return f"{url}{'&' if '?' in url else '?'}application_name=holdfast-struck-{uuid4().hex[:8]}"
+    return with_option(url, f"application_name=holdfast-struck-{uuid4().hex[:8]}")
 
 
 def hub_of(locks: Locks | AsyncLocks) -> Hub:

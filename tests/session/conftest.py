@@ -8,6 +8,7 @@ import pytest
 import redis
 from member import Member
 
+from addresses import with_option
 from holdfast import schema, settings
 
 
@@ -22,7 +23,7 @@ def url(request: pytest.FixtureRequest) -> str:
         return str(request.getfixturevalue("holdfast_redis_url"))
     database = str(request.getfixturevalue("holdfast_postgres_url"))
     schema.upgrade(database)
-    return f"{database}{'&' if '?' in database else '?'}mode=lease"
+    return with_option(database, "mode=lease")
 
 
 @pytest.fixture

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from addresses import with_option
 from holdfast import AsyncLocks, BackendUnavailable, LockError, LockLost, Locks, NotAcquired, WouldDeadlock, schema
 from holdfast.engines.file.engine import FileEngine
 from holdfast.engines.memory import MemoryEngine
@@ -37,7 +38,7 @@ def url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
     if request.param == "lease table":
         server = str(request.getfixturevalue("holdfast_postgres_url"))
         schema.upgrade(server)
-        return f"{server}{'&' if '?' in server else '?'}mode=lease"
+        return with_option(server, "mode=lease")
     if request.param == "postgres":
         return str(request.getfixturevalue("holdfast_postgres_url"))
     if request.param == "redis":
